@@ -1,8 +1,8 @@
-"""lz4 and zstd, as an entry's columns may be compressed: bounded before anything is made (H159, pure).
+"""lz4 and zstd compression of the columns of an entry, with sizes checked before memory is used (H159, pure).
 
-The packages are imported when a first entry needs them: who meets no such entry needs neither. A codec's
-number is what the header of an entry says. lz4 is a block without its size before it; zstd is one frame that
-says its size, without a dictionary.
+The packages are imported when the first entry needs them. A program without such entries needs neither. The
+header of an entry has the number of its codec. An lz4 entry is a block without a size prefix. A zstd entry is
+one frame that contains its size and uses no dictionary.
 """
 
 from functools import cache
@@ -15,35 +15,49 @@ from ...runtime.interfaces.host import Buffer
 
 NONE, LZ4, ZSTD = range(3)
 CODEC_NAMES = ("none", "lz4", "zstd")
-"""The values of the option ``load_codec``, by number."""
+"""The values of the option ``codec``, by number."""
 CODEC_PACKAGES = {LZ4: "lz4", ZSTD: "zstandard"}
-"""What pip calls them; each is imported under the same name."""
+"""The package names for pip, which are also the import names."""
 COLUMN_BYTES_MAX = 5 * MIB
-"""Of the columns of one entry. What is larger is neither compressed nor decompressed."""
+"""Maximum size of the columns of one entry. Larger columns are neither compressed nor decompressed."""
 ZSTD_LEVEL = 1
 
 
 class Codec(Protocol):
-    """One way to compress; for any thread."""
+    """A compression method. It is safe to use from any thread."""
 
     def compress(self, data: Buffer) -> bytes:
-        """As one block or frame."""
+        """Return the data as one compressed block or frame."""
         ...
 
     def decompress(self, data: Buffer, size: int) -> bytes:
-        """What was compressed: ``size`` bytes, at most `COLUMN_BYTES_MAX`. Raises `CorruptData`."""
+        """Return the decompressed data.
+
+        Args:
+            data: The result of `compress`.
+            size: The size of the decompressed data, at most `COLUMN_BYTES_MAX`.
+        Raises:
+            CorruptData: The data is invalid, or has another size when decompressed.
+        """
         ...
 
 
 def load_codec(number: int, owner_text: str) -> Codec:
-    """The codec of this number, 1 or 2. Raises `UnsupportedFormat`, begun by ``whose``: no package for it."""
+    """Return the codec with this number, 1 or 2.
+
+    Args:
+        number: The codec number.
+        owner_text: The start of the error message, such as the log's name.
+    Raises:
+        UnsupportedFormat: The package of the codec is not installed.
+    """
     try:
         return _lz4() if number == LZ4 else _zstd()
     except ImportError:
         raise UnsupportedFormat(
             f"{owner_text}: codec {CODEC_NAMES[number]} needs the package {CODEC_PACKAGES[number]}, "
-            "which is missing here: "
-            f"pip install {CODEC_PACKAGES[number]}"
+            "which is not installed. "
+            f"Run: pip install {CODEC_PACKAGES[number]}"
         ) from None
 
 
@@ -55,7 +69,7 @@ class _Lz4:
         return self._block.compress(data, store_size=False)  # type: ignore[no-any-return]
 
     def decompress(self, data: Buffer, size: int) -> bytes:
-        # It writes nowhere beyond `size`, and the block must end with its last byte.
+        # The package never writes beyond `size`, and it requires that the block ends with its last byte.
         try:
             return _check_size(self._block.decompress(data, uncompressed_size=size), size)
         except self._block.LZ4BlockError as error:
@@ -65,8 +79,9 @@ class _Lz4:
 class _Zstd:
     def __init__(self) -> None:
         self._package: Any = import_module("zstandard")
-        # Making one anew costs ten times what a small entry does. One is for one thread at a time, and a
-        # process may have several loops: each takes one that rests, in one step, and gives it back.
+        # Creating a compressor costs ten times as much as compressing a small entry. Each may be used by one
+        # thread at a time, and a process may run several event loops. Therefore each call takes an idle one
+        # with an atomic pop, and returns it.
         self._compressors: list[Any] = []
         self._decompressors: list[Any] = []
 
@@ -80,8 +95,8 @@ class _Zstd:
         return compressed
 
     def decompress(self, data: Buffer, size: int) -> bytes:
-        # What the frame says is looked at first: the package makes as much room as a frame asks for,
-        # whatever bound it is given (3 KB made 100 MB of it).
+        # The size in the frame is checked first: the package allocates that size, regardless of
+        # `max_window_size` (a frame of 3 KB made it allocate 100 MB).
         try:
             parameters = self._package.get_frame_parameters(data)
             if (
@@ -90,8 +105,9 @@ class _Zstd:
                 or parameters.dict_id
             ):
                 raise CorruptData(
-                    f"a zstd frame of {len(data)} bytes for {size} says {parameters.content_size}, window "
-                    f"{parameters.window_size}, dictionary {parameters.dict_id}"
+                    f"a zstd frame of {len(data)} bytes for {size} has content size "
+                    f"{parameters.content_size}, window {parameters.window_size}, dictionary "
+                    f"{parameters.dict_id}"
                 )
             try:
                 decompressor = self._decompressors.pop()
@@ -111,5 +127,7 @@ _lz4, _zstd = cache(_Lz4), cache(_Zstd)
 
 def _check_size(result: bytes, size: int) -> bytes:
     if len(result) != size:
-        raise CorruptData(f"compressed columns of {len(result)} bytes, by their header {size}")
+        raise CorruptData(
+            f"decompressed columns of {len(result)} bytes; by the header, {size} were expected"
+        )
     return result

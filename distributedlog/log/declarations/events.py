@@ -1,4 +1,4 @@
-"""What a log's writer tells (`distributedlog/runtime/declarations/events.py`)."""
+"""The events of log writers (see `distributedlog/runtime/declarations/events.py`)."""
 
 import logging
 

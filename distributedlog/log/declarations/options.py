@@ -1,8 +1,8 @@
-"""The options of the log part (pure).
+"""The options of logs (pure).
 
-A new option of a log is a field here and nothing else: the checks and the ``config`` of `open_namespace` and
-`open_log` read its description; ``python -m tests.test_options`` generates docs/reference/options.md.
-What is done with a log finds it in `LogContext.options`.
+To add an option, add a field here. The checks and the ``config`` argument of `open_namespace` and `open_log`
+read its description. ``python -m tests.test_options`` generates docs/reference/options.md. Code that works on
+a log reads the values from `LogContext.options`.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from ...runtime.declarations.options import KIB, MIB, check, option
 from .compression_codecs import CODEC_NAMES
 
 LEASE_S_MIN, LEASE_S_MAX = 0.1, 24 * 3600.0
-"""As the metadata quorum grants leases."""
+"""The lease lengths that the metadata quorum grants, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Of the logs of a namespace; `open_log` may replace single ones for one log."""
+    """Options of the logs of a namespace. `open_log` may override some of them for one log."""
 
     create_if_missing: bool = option(
         True, "", "create a missing log when its first writer opens it"

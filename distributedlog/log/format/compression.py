@@ -1,8 +1,8 @@
-"""How one writer's entries are compressed, and whether that pays.
+"""Compress the entries of one writer, and stop trying when it saves too little.
 
-In the call that sends them, in order (H160): 256 KiB hold the loop no longer than some frames do.
-Bookies never know of it. Header and sections of an entry stay as they are, so whatever goes by them (search,
-counts, retention) decompresses nothing.
+An entry is compressed in the call that sends it, which keeps the entries in order (H160). 256 KiB block the
+event loop no longer than a few frames do. Only the columns are compressed. Header and sections stay readable,
+so searches, counts and retention decompress nothing. Bookies do not distinguish compressed entries.
 """
 
 from struct import pack_into
@@ -14,22 +14,33 @@ from ..declarations.compression_codecs import CODEC_NAMES, COLUMN_BYTES_MAX, NON
 from .record import FLAGS_OFFSET, HEADER, HEADER_BYTES
 
 COMPRESS_MIN_BYTES = HEADER_BYTES + 512
-"""Entries below are left as they are."""
+"""Smaller entries are not compressed."""
 FAILED_TRIES_MAX = 16
-"""After so many in a row that would not shrink to 7/8, only every `RETRY_INTERVAL_ENTRIES` th is tried."""
+"""After this number of consecutive entries that did not shrink to 7/8, only every `RETRY_INTERVAL_ENTRIES` th
+entry is tried."""
 RETRY_INTERVAL_ENTRIES = 64
 
 log = get_logger("distributedlog.log")
 
 
 class Compression:
-    """Of the entries of one writer, or of one segment that is written outside its log; for one task."""
+    """Compresses the entries of one log writer, or of one segment that is written outside its log.
+
+    Only one task may use it.
+    """
 
     def __init__(self, log_name: str, codec_name: str) -> None:
-        """``name``: a value of the option ``load_codec``. Raises `UnsupportedFormat`: its package is
-        missing."""
+        """Load the codec.
+
+        Args:
+            log_name: The log's name, for messages.
+            codec_name: A value of the option ``codec``.
+        Raises:
+            UnsupportedFormat: The package of the codec is not installed.
+        """
         self.codec_number = NONE
-        """What goes into headers; 0: nothing is compressed, nobody calls `compress`."""
+        """The codec number for entry headers. If it is 0, nothing is compressed, and `compress` must not be
+        called."""
         self._log_name = log_name
         self._codec_name = ""
         self._codec: Codec | None = None
@@ -38,18 +49,26 @@ class Compression:
         self._set_codec(codec_name)
 
     def update_codec(self, codec_name: str) -> None:
-        """The option has this value now. Where its package is missing that is logged, and nothing changes."""
+        """Use another value of the option ``codec``. If its package is missing, log that and keep the current
+        codec."""
         if codec_name != self._codec_name:
             try:
                 self._set_codec(codec_name)
             except UnsupportedFormat as error:
-                log.warning("%s; its writer goes on as it began", error)
+                log.warning("%s; the writer keeps its current codec", error)
 
     def compress(self, buffers: list[Buffer], length: int) -> tuple[list[Buffer], int]:
-        """An entry as `record.build` makes it: smaller, or as it is; and its length in bytes."""
+        """Compress an entry if that saves enough.
+
+        Args:
+            buffers: An entry as `build_entry` returns it.
+            length: Its length in bytes.
+        Returns:
+            The compressed entry, or the unchanged one, and its length in bytes.
+        """
         if not COMPRESS_MIN_BYTES <= length <= COLUMN_BYTES_MAX or self._should_skip():
             return buffers, length
-        assert self._codec is not None, "nobody asks where the codec is none"
+        assert self._codec is not None, "compress() needs a codec"
         entry = memoryview(b"".join(buffers))
         _, _, flags, _, _, _, section_bytes, *_ = HEADER.unpack_from(entry)
         header_end = HEADER_BYTES + section_bytes
@@ -63,7 +82,8 @@ class Compression:
         return [head, columns], header_end + len(columns)
 
     def _set_codec(self, codec_name: str) -> None:
-        self._codec_name = codec_name  # its package is asked for once, also where it is missing
+        # Set first, so that a missing package is reported once and not at each update.
+        self._codec_name = codec_name
         codec_number = CODEC_NAMES.index(codec_name)
         self._codec = load_codec(codec_number, f'log "{self._log_name}"') if codec_number else None
         self.codec_number = codec_number

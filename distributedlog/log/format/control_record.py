@@ -1,12 +1,12 @@
-"""Control entries: what a writer says that has nothing to write, or says it of producers (pure).
+"""Control entries: heartbeats of idle writers, and state of producers without records (pure).
 
-A control entry holds one empty row and no record. It counts the records before it, like every entry, and its
-txid is the greatest of the segment so far. Section 4 says where that record is:
+A control entry holds one empty row and no record. Like every entry, it counts the records before it, and its
+txid is the greatest of the segment so far. Section 4 has the position of the last record before it:
 
     entry i64 | slot i64 | first txid of the segment i64               24 bytes, little-endian
 
-so that whoever looks for the segment's end reads one entry, however many control entries there are at it.
-Before a segment's first record there is no such section.
+Therefore a search for the end of the segment reads one entry, regardless of the number of control entries at
+the end. Before the first record of a segment, this section is absent.
 """
 
 import struct
@@ -28,7 +28,7 @@ class LastRecord:
     entry: int
     slot: int
     first_txid: int
-    """Of the first record of the segment."""
+    """The txid of the first record of the segment."""
 
 
 def build_control(
@@ -39,9 +39,14 @@ def build_control(
     written_ms: int,
     sections: Sequence[tuple[int, int, Buffer]] = (),
 ) -> tuple[list[Buffer], int]:
-    """The buffers of a control entry and their length in bytes. ``last``: None before the first record.
+    """Return the buffers of a control entry and their length in bytes.
 
-    ``sections``: as of `record.build`, and more of them.
+    Args:
+        last: The last record before it, or None before the first record of the segment.
+        max_txid: The greatest txid of the segment so far; a negative number is stored as 0.
+        records_before: The number of records of the segment before this entry.
+        written_ms: The writer's time stamp, in ms since 1970.
+        sections: Further sections, as for `build_entry`.
     """
     sections = [*sections]
     if last is not None:
@@ -58,17 +63,25 @@ def build_control(
 
 
 def last_record(entry: int, payload: Buffer, header: EntryHeader) -> LastRecord | None:
-    """What control entry ``entry`` says of the last record before it; None: nothing. Raises `CorruptData`."""
+    """Return the last record before a control entry, or None if its segment has no earlier record.
+
+    Args:
+        entry: The ID of the control entry.
+        payload: Its bytes.
+        header: Its decoded header.
+    Raises:
+        CorruptData: The section is too short or names an impossible position.
+    """
     packed = find_section(payload, header, SECTION_LAST_RECORD)
     if packed is None:
         return None
     if len(packed) < _LAST.size:
-        raise CorruptData(f"control entry {entry} names its last record in {len(packed)} bytes")
+        raise CorruptData(f"control entry {entry}: its last-record section has {len(packed)} bytes")
     result = LastRecord(*_LAST.unpack_from(packed))
     if not (
         0 <= result.entry < entry
         and 0 <= result.slot < header.records_before
         and result.first_txid >= 0
     ):
-        raise CorruptData(f"control entry {entry} names a record that cannot be: {result}")
+        raise CorruptData(f"control entry {entry}: impossible last record {result}")
     return result

@@ -1,7 +1,8 @@
-"""DLSN: the position of a record in a log (pure).
+"""DLSN (DistributedLog Sequence Number): the position of a record in a log (pure).
 
-A log is a list of segments, a segment a list of entries, an entry a list of records; a DLSN names all
-three. Segments count from 1, entries and slots from 0. DLSNs compare in the order of the log (G1).
+A log is a list of segments, a segment a list of entries, and an entry a list of records. A DLSN contains one
+number for each of the three. Segments count from 1, entries and slots from 0. DLSNs compare in the order of
+the log (G1).
 """
 
 import re
@@ -17,20 +18,25 @@ _TEXT = re.compile(r"([0-9]{1,10})\.([0-9]{1,15})\.([0-9]{1,7})")
 
 
 class DLSN(NamedTuple("DLSN", [("segment", int), ("entry", int), ("slot", int)])):
-    """Segment (from 1), entry in it (from 0), slot in the entry (from 0). Ordered as the log is.
+    """The position of a record: segment, entry in the segment, and slot in the entry.
 
-    A position need not hold a record: a reader that starts between two records begins with the next. It is
-    an address that anybody may write down, and proves nothing about what is there (G5).
+    Segments count from 1, entries and slots from 0. DLSNs compare in the order of the log.
+
+    A position need not hold a record. A reader that starts between two records begins with the next one. Any
+    program can construct a DLSN, so a DLSN does not prove that a record is there (G5).
     """
 
     __slots__ = ()
 
     INITIAL: ClassVar["DLSN"]
-    """Where every log began: before all records that it ever had. Not a word for "the earliest that is left":
-    a reader that begins here misses what was truncated, and is told so (`LogTruncated`)."""
+    """The position before the first record that a log ever had.
+
+    It is not the earliest record that is left. A reader that starts here raises `LogTruncated` if records
+    were truncated.
+    """
 
     NONE: ClassVar["DLSN"]
-    """No position: where the last record is of a log that never had one."""
+    """No position. The last position of a log without records."""
 
     def __str__(self) -> str:
         return f"{self.segment}.{self.entry}.{self.slot}"
@@ -39,23 +45,30 @@ class DLSN(NamedTuple("DLSN", [("segment", int), ("entry", int), ("slot", int)])
         return f"DLSN({self.segment}, {self.entry}, {self.slot})"
 
     def sort_key(self) -> str:
-        """Text of one width, which sorts as the positions do: ``0000000001.000000000000012.0000003``."""
+        """Return a text of constant width, such as ``0000000001.000000000000012.0000003``.
+
+        These texts sort as the positions do.
+        """
         return (
             f"{self.segment:0{SEGMENT_DIGITS}d}.{self.entry:0{ENTRY_DIGITS}d}"
             f".{self.slot:0{SLOT_DIGITS}d}"
         )
 
     def next(self) -> "DLSN":
-        """The smallest position after this one."""
+        """Return the smallest position after this one."""
         return DLSN(self.segment, self.entry, self.slot + 1)
 
     @classmethod
     def parse(cls, text: str) -> "DLSN":
-        """Read ``1.12.3`` or what `sort_key` gives. Raises `InvalidRequest`."""
+        """Return the DLSN of a text such as ``1.12.3``, or of a result of `sort_key`.
+
+        Raises:
+            InvalidRequest: The text is not a DLSN.
+        """
         match = _TEXT.fullmatch(text)
         if match is None or int(match[1]) < 1:
             raise InvalidRequest(
-                f"not a DLSN: {text[:80]!r}; it is written SEGMENT.ENTRY.SLOT, such as 1.12.3, "
+                f"not a DLSN: {text[:80]!r}; the format is SEGMENT.ENTRY.SLOT, such as 1.12.3, "
                 "and segments count from 1"
             )
         return cls(int(match[1]), int(match[2]), int(match[3]))
@@ -66,7 +79,11 @@ DLSN.NONE = DLSN(0, 0, 0)
 
 
 def check_dlsn(value: object) -> DLSN:
-    """Return the value if it is a DLSN. Raises `InvalidRequest`, also for a DLSN's text."""
+    """Return the value if it is a DLSN.
+
+    Raises:
+        InvalidRequest: The value is of another type, such as the text of a DLSN.
+    """
     if not isinstance(value, DLSN):
-        raise InvalidRequest(f"a DLSN is a DLSN, not {quoted(value)}; DLSN.parse reads its text")
+        raise InvalidRequest(f"expected a DLSN, got {quoted(value)}; use DLSN.parse for a text")
     return value

@@ -1,9 +1,10 @@
-"""Log time: when a record was written, as clocks can tell, and never less than what was before it.
+"""Log time: the time at which a record was written, which never decreases within a log.
 
-A writer stamps each entry with its machine's clock, and never below the entry before (`LogClock`). A
-segment's floor lifts what was stamped elsewhere and linked. So log time never goes back (H148): a search by
-it is binary. A writer whose clock shows less says so once, as the event ``clock.off``: either this clock is
-behind, or one that wrote before it was ahead.
+A writer stamps each entry with the clock of its machine, and never below the previous entry (`LogClock`). The
+record of a segment has a lower limit for entries that were stamped elsewhere and linked. Therefore log time
+never decreases (H148), and a search by time can be binary. If a writer's clock is behind the log time, the
+writer reports it once, as the event ``clock.off``. Either this clock is behind, or the clock of an earlier
+writer was ahead.
 """
 
 from collections.abc import Callable
@@ -16,26 +17,32 @@ from ...runtime.protocol.schema import NUMBER_MAX
 from ..declarations.events import CLOCK_OFF
 
 TOLERATED_LAG_MS = 1000
-"""A clock that is less behind the log's time is as right as clocks are."""
+"""A clock that is behind the log time by at most this is not reported."""
 
 log = get_logger("distributedlog.log")
 
 
 class LogClock:
-    """What one writer stamps its entries with."""
+    """The source of the time stamps of one writer's entries."""
 
     __slots__ = ("_clock_ms", "_last_ms", "_name", "_reported_ms")
 
     def __init__(self, clock_ms: Callable[[], int], name: str, min_ms: int = 0) -> None:
-        """``floor_ms``: the time so far of the log ``name``."""
+        """Create the clock.
+
+        Args:
+            clock_ms: Returns the machine's time in ms since 1970.
+            name: The name of the log.
+            min_ms: The log time so far. No stamp is below it.
+        """
         self._clock_ms = clock_ms
         self._name = name
         self._last_ms = min_ms
         self._reported_ms = -1
-        """The time for which a clock that is behind was told of."""
+        """The log time for which a lagging clock was reported."""
 
     def now_ms(self) -> int:
-        """The clock of this machine, or what was given last while that is greater."""
+        """Return the machine's time, or the previous result if that is greater, in ms since 1970."""
         now = self._clock_ms()
         last = self._last_ms
         if now < last:
@@ -46,13 +53,13 @@ class LogClock:
         return now
 
     def _report_lag(self, now_ms: int) -> None:
-        """Once, until the clock has caught up."""
+        """Emit the event. `now_ms` calls this once until the clock has caught up."""
         self._reported_ms = self._last_ms
         ahead_s = (self._last_ms - now_ms) / 1000
         CLOCK_OFF.emit(
             log,
-            'clock.off: log "%s": its time is %s, the clock of this machine %s, %.1f s less; what is written '
-            "until then has that time",
+            'clock.off: log "%s": the log time is %s, the clock of this machine shows %s, %.1f s less; '
+            "records that are written until then have the log time",
             self._name,
             to_iso_time(self._last_ms),
             to_iso_time(now_ms),
@@ -63,24 +70,33 @@ class LogClock:
 
 
 def to_epoch_ms(when: datetime | int, description: str) -> int:
-    """Ms since 1970, of a time as callers say it. Raises `InvalidRequest`, also for one without a zone."""
+    """Return a time in ms since 1970.
+
+    Args:
+        when: A datetime with a time zone, or ms since 1970.
+        description: The name of the value, for the error message.
+    Raises:
+        InvalidRequest: The datetime has no time zone, or the value is not a whole number in range.
+    """
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise InvalidRequest(
-                f"{description} is a datetime with a time zone, such as {when.isoformat()}+00:00; {when} "
-                "has none"
+                f"{description} must be a datetime with a time zone, such as {when.isoformat()}+00:00; "
+                f"{when} has none"
             )
-        # In whole numbers: a float has no room for the ms of a far time.
+        # With integers, because a float cannot represent the ms of a distant time.
         since = when - datetime(1970, 1, 1, tzinfo=UTC)
         return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
     if not isinstance(when, int | float):
-        raise InvalidRequest(f"{description} is a datetime or ms since 1970, not {quoted(when)}")
+        raise InvalidRequest(
+            f"{description} must be a datetime or ms since 1970, not {quoted(when)}"
+        )
     check_whole(description, when, -NUMBER_MAX, NUMBER_MAX)
     return when
 
 
 def to_iso_time(time_ms: int) -> str:
-    """``2026-01-02T03:04:05.678Z``; of what no calendar has, the number and ``ms``."""
+    """Return a time as ``2026-01-02T03:04:05.678Z``, or as ``<number>ms`` if no calendar date exists."""
     try:
         when = datetime.fromtimestamp(time_ms // 1000, UTC)
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""An entry from columns that are packed already, as Arrow lays them out (pure): no work a record."""
+"""Build an entry from columns in Arrow's layout, without work per record (pure)."""
 
 import sys
 from array import array
@@ -21,38 +21,38 @@ from .record import (
 
 _NATIVE_ORDER = "<" if sys.byteorder == "little" else ">"
 PACKED_BYTES_MAX = RECORD_BYTES_MAX
-"""Columns and payloads of one entry."""
+"""Maximum size of the columns and payloads of one entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedColumns:
-    """The columns of one entry, checked. Who keeps it sees to it that nobody changes the buffers."""
+    """The checked columns of one entry. Their owner ensures that the buffers do not change."""
 
     txids: memoryview
-    """i64 each."""
+    """One int64 per record."""
     offsets: memoryview
-    """i32 each, one more."""
+    """One int32 per record, and one for the end."""
     payloads: memoryview
     column_bytes: int
-    """All three."""
+    """The size of all three columns."""
     is_ascending: bool
-    """Do the txids not decrease?"""
+    """Whether the txids never decrease."""
     flags: int
 
     def iter_payloads(self) -> Iterator[memoryview]:
-        """One by one: views."""
+        """Yield each payload as a view."""
         ends = self.offsets.tolist()
         return map(self.payloads.__getitem__, map(slice, ends, ends[1:]))
 
     def with_txids(self, txids: "array[int]") -> "PackedColumns":
-        """The same records with these, int64 each, which do not decrease."""
+        """Return the same records with other txids, one int64 per record, which must not decrease."""
         assert len(txids) == len(self.txids), "each record has one"
         return replace(self, txids=memoryview(txids), is_ascending=True)
 
     def build_entry(
         self, *, records_before: int, written_ms: int, max_txid: int = 0
     ) -> tuple[list[Buffer], int]:
-        """As `record.build`: the buffers of the entry and their length in bytes."""
+        """Return the buffers of the entry and their length in bytes, as `record.build_entry` does."""
         txids = self.txids
         header = HEADER.pack(
             MAGIC, VERSION, self.flags, len(txids), len(self.payloads), self.column_bytes, 0,
@@ -63,12 +63,22 @@ class PackedColumns:
 
 
 def check_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> PackedColumns:
-    """Columns of an entry from an int64, an int32 and a byte buffer. Without txids: given at the link.
+    """Return the columns of an entry after checking them.
 
-    Raises `InvalidRequest` for columns that do not fit each other, `RecordTooLarge`. A reader checks the
-    offsets of every entry; here they are checked too, so that nobody writes what nobody can read. Next to
-    nothing a record where all payloads are as long and all txids the same; else some 5 ns for the offsets and
-    10 for the txids, in comparisons of whole columns (`is_ascending`), and 20 for txids that do decrease.
+    Readers check the offsets of every entry. They are checked here too, so that no unreadable entry is
+    written.
+
+    The cost per record is almost zero if all payloads have the same length and all txids are equal. Otherwise
+    it is about 5 ns for the offsets and 10 ns for the txids, by comparing whole columns (`is_ascending`), or
+    20 ns for txids that decrease.
+
+    Args:
+        txids: An int64 buffer, or None if the records get their txids when the segment is linked.
+        offsets: An int32 buffer with one element more than there are records.
+        payloads: A byte buffer.
+    Raises:
+        InvalidRequest: The columns do not match each other, or a txid is out of range.
+        RecordTooLarge: The columns exceed `PACKED_BYTES_MAX`.
     """
     try:
         offset_view = memoryview(offsets).cast("B").cast("i")
@@ -76,27 +86,29 @@ def check_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> Pac
         txid_view = memoryview(txid_buffer).cast("B").cast("q")
         data = memoryview(payloads).cast("B")
     except TypeError as error:
-        raise InvalidRequest(f"columns of an entry are contiguous buffers: {error}") from None
+        raise InvalidRequest(
+            f"the columns of an entry must be contiguous buffers: {error}"
+        ) from None
     record_count = len(txid_view)
     if record_count == 0 or len(offset_view) != record_count + 1:
         raise InvalidRequest(f"an entry of {record_count} txids and {len(offset_view)} offsets")
     column_bytes = 12 * record_count + 4 + len(data)
     if column_bytes > PACKED_BYTES_MAX:
         raise RecordTooLarge(
-            f"an entry of {record_count} records and {len(data)} payload bytes; the most are "
-            f"{PACKED_BYTES_MAX} in sum with 12 bytes a record"
+            f"an entry of {record_count} records and {len(data)} payload bytes; the maximum is "
+            f"{PACKED_BYTES_MAX} bytes, including 12 bytes per record"
         )
     if offset_view[record_count] != len(data) or not (
         uniform_payload_bytes(offset_view, record_count)
         or (offset_view[0] == 0 and is_ascending(offset_view))
     ):
         raise InvalidRequest(
-            f"offsets of an entry ascend from 0 to its {len(data)} payload bytes, these go from "
-            f"{offset_view[0]} to {offset_view[record_count]}"
+            f"offsets of an entry must ascend from 0 to its {len(data)} payload bytes; the first "
+            f"is {offset_view[0]}, the last {offset_view[record_count]}"
         )
     ascending, least, greatest = _txid_bounds(txid_view)
     if least < 0 or greatest > TXID_MAX:
-        raise InvalidRequest(f"a txid is 0 to 2**63 - 2; here are {least} to {greatest}")
+        raise InvalidRequest(f"a txid must be 0 to 2**63 - 2; these are {least} to {greatest}")
     return PackedColumns(
         txid_view,
         offset_view,
@@ -108,7 +120,10 @@ def check_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> Pac
 
 
 def _txid_bounds(txid_view: memoryview) -> tuple[bool, int, int]:
-    """Do txids not decrease? And their least and greatest. Where one is below 0 the first says nothing."""
+    """Return whether the txids never decrease, and the least and the greatest.
+
+    If the least is below 0, the first result is meaningless.
+    """
     first, last = txid_view[0], txid_view[-1]
     data = txid_view.cast("B")
     if (first == last and (bytes(data[:8]) * len(txid_view)).startswith(data)) or is_ascending(
@@ -122,28 +137,35 @@ def _txid_bounds(txid_view: memoryview) -> tuple[bool, int, int]:
 def copy_and_check_packed(
     txids: Buffer | None, offsets: Buffer, payloads: Buffer, *, txids_at_link: bool = False
 ) -> PackedColumns:
-    """As `check_packed`, of copies where the caller might still change what he gave. Raises as that.
+    """Check the columns of an entry after copying those that the caller could still change.
 
-    Without txids: zeros, until `PackedColumns.with_txids`; ``at_link``: as `check_packed`.
+    Args:
+        txids: As for `check_packed`. None gives zeros, until `PackedColumns.with_txids` replaces them.
+        offsets: As for `check_packed`.
+        payloads: As for `check_packed`.
+        txids_at_link: Without ``txids``, the records get their txids when the segment is linked.
+    Raises:
+        InvalidRequest: A column is not a buffer of the right type, or `check_packed` rejects the columns.
+        RecordTooLarge: The columns exceed `PACKED_BYTES_MAX`.
     """
     try:
         if txids is None and not txids_at_link:
             txids = bytes(2 * max(0, memoryview(offsets).nbytes - 4))
         txid_bytes = None if txids is None else _copy_column(txids, 8)
         return check_packed(txid_bytes, _copy_column(offsets, 4), _copy_column(payloads))
-    except (TypeError, ValueError) as error:  # ValueError: of a released buffer
-        raise InvalidRequest(f"columns of an entry are buffers: {error}") from None
+    except (TypeError, ValueError) as error:  # ValueError: a released buffer
+        raise InvalidRequest(f"the columns of an entry must be buffers: {error}") from None
 
 
 _INTEGER_FORMATS = {8: "qQlLnN", 4: "iIlL"}
-"""The formats of whole numbers, by their size in bytes."""
+"""The `memoryview` formats of integers, by their size in bytes."""
 _BYTE_FORMATS = "bBc"
 
 
 def _copy_column(column: Buffer, size: int = 0) -> bytes:
-    """Return the bytes of a column. ``size`` is the size of its whole numbers, or 0 for payload bytes.
+    """Return the bytes of a column. ``size`` is the size of its integers, or 0 for payload bytes.
 
-    Raises `InvalidRequest` for a column of another type, such as floating-point numbers or truth values.
+    Raises `InvalidRequest` for a column of another type, such as floating-point numbers or booleans.
     """
     if type(column) is bytes:
         return column
@@ -155,7 +177,7 @@ def _copy_column(column: Buffer, size: int = 0) -> bytes:
         and (form not in _INTEGER_FORMATS[size] or view.itemsize != size)
     ):
         raise InvalidRequest(
-            f"a column is int{8 * size} of this machine's byte order, or bytes; this one has the format "
-            f"{view.format} of {view.itemsize} bytes"
+            f"a column must be int{8 * size} in this machine's byte order, or bytes; this one has the "
+            f"format {view.format} of {view.itemsize} bytes"
         )
     return view.tobytes()

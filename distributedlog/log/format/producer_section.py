@@ -1,4 +1,4 @@
-"""The bytes of producers: section 1 of each entry of a log that has any (pure).
+"""Producer state in the entries of a log: section 1, if the log has producers (pure).
 
     format u16 | flags u16 | frames u32 | snapshot entry i64 | log clock ms u64 | next number u64     32 bytes
     frames:    number u64 | first sequence u64 | first slot u32 | records u32                         24 each
@@ -6,12 +6,13 @@
                number u64 | next sequence u64 | last ms u64 | name bytes u16 | kept u16 | reserved u32
                | name, padded to 8 | kept × (sequence u64 | segment i64 | entry i64 | slot u32 | records u32)
     flag 4, openings, of a control entry:    openings u32 | reserved u32, then each
-               number u64 | number that is forgotten for it u64, 0: none | name bytes u16 | reserved, 6 bytes
-               | name, padded to 8
+               number u64 | number of the producer that it evicts u64, 0: none | name bytes u16
+               | reserved, 6 bytes | name, padded to 8
 
-Little-endian. ``snapshot entry`` is the newest snapshot of the entry's own segment, perhaps the entry itself.
-A frame's span is in the entry of its records: there is no second place that could be behind. A snapshot says
-what all entries before it say, so that a reader of the log begins with one.
+Numbers are little-endian. ``snapshot entry`` is the newest snapshot of the entry's own segment, which may be
+the entry itself. The range of a frame is in the same entry as its records, so the two cannot disagree. A
+snapshot contains the producer state of all entries before it, so a program that reads the log can start with
+it.
 """
 
 import struct
@@ -47,16 +48,16 @@ SPAN_BYTES = _SPAN.size
 
 @dataclass(frozen=True, slots=True)
 class ProducerSection:
-    """What an entry says of producers."""
+    """The producer state in one entry."""
 
     snapshot_entry: int
-    """-1: its segment has none yet."""
+    """The newest snapshot of the segment, or -1 if it has none yet."""
     clock_ms: int
     next_number: int
     spans: tuple[BatchSpan, ...] = ()
     openings: tuple[ProducerOpening, ...] = ()
     table: ProducerTable | None = None
-    """Of a snapshot: as all entries before it left it."""
+    """Only in a snapshot: the producer table after all entries before it."""
 
 
 def encode_section(
@@ -68,7 +69,18 @@ def encode_section(
     openings: Iterable[ProducerOpening] = (),
     table: ProducerTable | None = None,
 ) -> bytes:
-    """The section of one entry; ``spans`` by slot. Of ``opens`` and ``table`` one, of a control entry."""
+    """Return the producer section of one entry.
+
+    ``openings`` and ``table`` are only for control entries, and only one of them may be given.
+
+    Args:
+        snapshot_entry: The newest snapshot of the segment, or -1.
+        clock_ms: The clock of the log, as `ProducerTable.clock_ms`.
+        next_number: The number of the next opening.
+        spans: The frames in the entry, ordered by slot.
+        openings: The producers that this entry opens.
+        table: The content of a snapshot.
+    """
     parts = [b"", *[_SPAN.pack(*span) for span in spans]]
     span_count, flags = len(parts) - 1, 0
     if table is not None:
@@ -116,9 +128,14 @@ def _pad_to_8(name: bytes) -> bytes:
 
 
 def read_producer_section(entry: int, payload: Buffer) -> ProducerSection | None:
-    """What an entry of a log says of producers; None: it says nothing.
+    """Return the producer section of an entry, or None if it has none.
 
-    Raises `CorruptData`, and `UnsupportedFormat` for what a newer version wrote.
+    Args:
+        entry: The entry ID.
+        payload: The entry.
+    Raises:
+        CorruptData: The section is invalid or does not match the entry.
+        UnsupportedFormat: A newer version wrote the section.
     """
     header = decode_header(payload)
     section_bytes = find_section(payload, header, SECTION_PRODUCERS)
@@ -128,7 +145,9 @@ def read_producer_section(entry: int, payload: Buffer) -> ProducerSection | None
     if section.snapshot_entry > entry or (section.table is not None) != (
         section.snapshot_entry == entry
     ):
-        raise CorruptData(f"entry {entry} names the snapshot in entry {section.snapshot_entry}")
+        raise CorruptData(
+            f"entry {entry} has an impossible snapshot entry {section.snapshot_entry}"
+        )
     records = 0 if header.is_control else header.count
     end = 0
     for span in section.spans:
@@ -143,20 +162,25 @@ def read_producer_section(entry: int, payload: Buffer) -> ProducerSection | None
 
 
 def decode_section(section: Buffer) -> ProducerSection:
-    """A section. Raises `CorruptData`, and `UnsupportedFormat` for what a newer version wrote."""
+    """Decode the producer section of an entry.
+
+    Raises:
+        CorruptData: The section is invalid.
+        UnsupportedFormat: A newer version wrote the section.
+    """
     reader = _SectionReader(memoryview(section))
     written_in, flags, span_count, snapshot_entry, clock_ms, next_number = reader.read(_HEAD)
     if written_in != FORMAT or flags not in (0, FLAG_SNAPSHOT, FLAG_OPENS):
         raise UnsupportedFormat(
-            f"producers of format {written_in}, flags {flags:#06x}: this program reads format {FORMAT}"
+            f"producer section of format {written_in}, flags {flags:#06x}: this program reads format {FORMAT}"
         )
     if snapshot_entry < -1 or next_number < 1:
         raise CorruptData(
-            f"producers whose snapshot is in entry {snapshot_entry}, the next one number {next_number}"
+            f"producer section with snapshot entry {snapshot_entry}, next number {next_number}"
         )
     spans = tuple(BatchSpan(*span_fields) for span_fields in reader.read_many(_SPAN, span_count))
     if any(span.producer_number >= next_number or not span.records for span in spans):
-        raise CorruptData(f"frames of producers that are not there, or without records: {spans}")
+        raise CorruptData(f"frames of unknown producers, or without records: {spans}")
     openings: tuple[ProducerOpening, ...] = ()
     table = None
     if flags == FLAG_SNAPSHOT:
@@ -173,7 +197,7 @@ def _decode_openings(reader: "_SectionReader", next_number: int) -> tuple[Produc
         number, evicted_number, name_bytes = reader.read(_OPEN)
         if not (0 < number < next_number and evicted_number < next_number):
             raise CorruptData(
-                f"producer {number} is opened for {evicted_number}, below {next_number}"
+                f"opened producer {number}, evicted {evicted_number}, next number {next_number}"
             )
         openings.append(ProducerOpening(number, reader.read_name(name_bytes), evicted_number))
     return tuple(openings)
@@ -182,13 +206,15 @@ def _decode_openings(reader: "_SectionReader", next_number: int) -> tuple[Produc
 def _decode_table(reader: "_SectionReader", clock_ms: int, next_number: int) -> ProducerTable:
     producer_count = reader.read(_COUNT)[0]
     if producer_count > PRODUCERS_MAX:
-        raise CorruptData(f"a snapshot of {producer_count} producers; the most are {PRODUCERS_MAX}")
+        raise CorruptData(
+            f"a snapshot of {producer_count} producers; the maximum is {PRODUCERS_MAX}"
+        )
     rows = []
     for _ in range(producer_count):
         number, next_sequence, last_ms, name_bytes, kept_count, _ = reader.read(_ROW)
         if kept_count > BATCHES_KEPT:
             raise CorruptData(
-                f"producer {number} has {kept_count} frames; the most are {BATCHES_KEPT}"
+                f"producer {number} has {kept_count} frames; the maximum is {BATCHES_KEPT}"
             )
         row = Producer(number, reader.read_name(name_bytes), next_sequence, last_ms)
         for sequence, segment, entry, slot, records in reader.read_many(_KEPT, kept_count):
@@ -199,7 +225,8 @@ def _decode_table(reader: "_SectionReader", clock_ms: int, next_number: int) -> 
 
 
 def _check_adjacent(row: Producer) -> None:
-    """They follow each other without gap, in their sequence and in the log, up to the next one."""
+    """Check that the stored frames follow each other without gap, in sequence and in the log, to the next
+    sequence."""
     ends = [*[kept_batch.sequence for kept_batch in row.stored_batches][1:], row.next_sequence]
     positions = [kept_batch.first for kept_batch in row.stored_batches]
     if (
@@ -218,7 +245,7 @@ def _check_adjacent(row: Producer) -> None:
 
 
 class _SectionReader:
-    """Takes a section apart, from the front; raises `CorruptData` at its end."""
+    """Reads a section from front to end. Raises `CorruptData` if the section is too short."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
@@ -228,7 +255,7 @@ class _SectionReader:
         start, self._offset = self._offset, self._offset + size
         if self._offset > len(self._view):
             raise CorruptData(
-                f"producers in {len(self._view)} bytes, of which {self._offset} are wanted"
+                f"producer section of {len(self._view)} bytes, at least {self._offset} expected"
             )
         return start
 
@@ -251,5 +278,5 @@ class _SectionReader:
     def check_end(self) -> None:
         if self._offset != len(self._view):
             raise CorruptData(
-                f"producers in {len(self._view)} bytes, of which {self._offset} are known"
+                f"producer section of {len(self._view)} bytes, {self._offset} expected"
             )

@@ -1,11 +1,12 @@
-"""What a log says of its producers: who they are, and how far each one's records are stored (pure).
+"""The producers of a log, and the number of records that the log has stored of each (pure).
 
-A producer has a name, and a number that is drawn from a counter of the log at each opening of the name and
-never used again in that log. Its records are counted from 0, over all openings. A frame of it, which is the
-records that it sent in one go, is stored where its sequence is the producer's next one, and nowhere else.
+A producer has a name and a number. Each opening of the name gets a new number from a counter of the log, and
+no number is used twice in a log. The records of a producer are counted from 0, over all openings. A frame is
+a batch of consecutive records of a producer. It is stored only if its sequence number is the producer's next
+one.
 
-The table is what follows from the log's entries in their order (`producer_section.py`); the writer of the log
-keeps it beside them (`producer_state_manager.py`), and the next one gets it by reading them
+The table follows from the log's entries in their order (`producer_section.py`). The writer of the log keeps
+it in memory (`producer_state_manager.py`). The next writer rebuilds it from the entries
 (`producer_recovery.py`).
 """
 
@@ -18,24 +19,29 @@ from ...runtime.interfaces.errors import CorruptData
 from .dlsn import DLSN
 
 PRODUCERS_MAX = 1000
-"""Of one log. With `BATCHES_KEPT` it bounds a snapshot, which is one entry, to less than 1 MiB."""
+"""Maximum number of producers of one log. With `BATCHES_KEPT` it limits a snapshot, which is one entry, to
+less than 1 MiB."""
 BATCHES_KEPT = 16
-"""Of a producer: as many may be unanswered, so that of each unanswered one it is known where it is."""
+"""Number of frames per producer whose positions are kept, and maximum number of unacknowledged frames per
+producer.
+
+So the position of each unacknowledged frame is known.
+"""
 NAME_BYTES_MAX = 255
 
 
 class BatchSpan(NamedTuple):
-    """A frame in an entry."""
+    """The range of a frame in an entry."""
 
     producer_number: int
     sequence: int
     slot: int
-    """Of its first record."""
+    """The slot of its first record."""
     records: int
 
 
 class StoredBatch(NamedTuple):
-    """A frame that is stored, and where."""
+    """A stored frame and its position."""
 
     sequence: int
     records: int
@@ -50,41 +56,41 @@ class StoredBatch(NamedTuple):
 
 
 class ProducerOpening(NamedTuple):
-    """The opening of a producer, as an entry says it."""
+    """The opening of a producer, as stored in an entry."""
 
     number: int
     name: str
     evicted_number: int = 0
-    """The number of a producer that is forgotten for it; 0: none is."""
+    """The number of the producer that is removed from the table to make space for this one, or 0 for none."""
 
 
 @dataclass(slots=True)
 class EntryProducers:
-    """What a batch has of producers, beside its records: spans, or openings, or a snapshot."""
+    """The producer state of a batch of records: spans, openings or a snapshot."""
 
     spans: list[BatchSpan] = field(default_factory=list)
     openings: tuple[ProducerOpening, ...] = ()
     table: "ProducerTable | None" = None
     clock_ms: int = 0
-    """Of the log, when it was sent."""
+    """The clock of the log when the batch was sent, as `ProducerTable.clock_ms`."""
 
 
 @dataclass(slots=True)
 class Producer:
-    """One producer, as far as the log goes."""
+    """One producer, as the log has it."""
 
     number: int
     name: str
     next_sequence: int = 0
-    """How many records of it are stored."""
+    """The number of its records that are stored."""
     last_ms: int = 0
-    """Of the log's clock, when it last stored something or was opened."""
+    """The log's clock (`ProducerTable.clock_ms`) when the producer last stored a record or was opened."""
     stored_batches: deque[StoredBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
-    """Its newest frames, ascending."""
+    """Its newest frames, oldest first."""
 
 
 class ProducerTable:
-    """The producers of a log after some entry of it."""
+    """The producers of a log after a given entry."""
 
     def __init__(
         self, rows: Iterable[Producer] = (), *, next_number: int = 1, clock_ms: int = 0
@@ -92,9 +98,9 @@ class ProducerTable:
         self.rows = {row.number: row for row in rows}
         self.by_name = {row.name: row for row in self.rows.values()}
         self.next_number = next_number
-        """Of the next opening; all numbers below were used, or never will be."""
+        """The number of the next opening. Smaller numbers were used or never will be."""
         self.clock_ms = clock_ms
-        """How long the log's writers have been at work, in sum, by their monotonic clocks."""
+        """The total working time of all writers of the log, by their monotonic clocks, in ms."""
         if len(self.by_name) != len(self.rows) or max(self.rows, default=0) >= next_number:
             raise CorruptData(
                 f"{len(self.rows)} producers with {len(self.by_name)} names, up to number "
@@ -102,7 +108,7 @@ class ProducerTable:
             )
 
     def copy(self) -> "ProducerTable":
-        """One that goes on by itself."""
+        """Return an independent copy."""
         rows = [
             Producer(
                 row.number, row.name, row.next_sequence, row.last_ms, row.stored_batches.copy()
@@ -112,13 +118,17 @@ class ProducerTable:
         return ProducerTable(rows, next_number=self.next_number, clock_ms=self.clock_ms)
 
     def add_span(self, span: BatchSpan, segment: int, entry: int) -> None:
-        """A frame is in an entry. Raises `CorruptData` where it is not the producer's next one."""
+        """Record that a frame is stored in an entry.
+
+        Raises:
+            CorruptData: The producer is unknown, or the frame is not its next one.
+        """
         row = self.rows.get(span.producer_number)
         if row is None or span.sequence != row.next_sequence:
-            state_text = "is not there" if row is None else f"has stored {row.next_sequence}"
+            state_text = "is unknown" if row is None else f"has {row.next_sequence} stored records"
             raise CorruptData(
-                f"entry {segment}.{entry} has {span.records} records from {span.sequence} on of producer "
-                f"{span.producer_number}, which {state_text}"
+                f"entry {segment}.{entry} has a frame of {span.records} records at sequence "
+                f"{span.sequence} of producer {span.producer_number}, which {state_text}"
             )
         row.next_sequence += span.records
         row.last_ms = self.clock_ms
@@ -127,20 +137,21 @@ class ProducerTable:
         )
 
     def apply_opening(self, opened: ProducerOpening) -> Producer | None:
-        """A name has a new number from here on; who had it before, or None. Its count goes on.
+        """Give a producer name a new number. The count of its records continues.
 
-        Raises `CorruptData` where that cannot be.
+        Returns:
+            The row of the previous number of this name, or None.
+        Raises:
+            CorruptData: The number is already in use, or the evicted producer is unknown.
         """
         if opened.evicted_number:
             evicted = self.rows.pop(opened.evicted_number, None)
             if evicted is None:
-                raise CorruptData(
-                    f"producer {opened.evicted_number} is forgotten, and is not there"
-                )
+                raise CorruptData(f"evicted producer {opened.evicted_number} is not in the table")
             del self.by_name[evicted.name]
         previous = self.by_name.get(opened.name)
         if opened.number in self.rows or opened.number < 1:
-            raise CorruptData(f"producer {opened.number} is opened, and there already")
+            raise CorruptData(f"opened producer {opened.number} is already in the table")
         row = Producer(opened.number, opened.name, 0, self.clock_ms)
         if previous is not None:
             row.next_sequence, row.stored_batches = previous.next_sequence, previous.stored_batches
@@ -157,7 +168,11 @@ class ProducerTable:
         entry: int,
         clock_ms: int,
     ) -> None:
-        """What one entry says. Raises `CorruptData`."""
+        """Apply the producer section of one entry.
+
+        Raises:
+            CorruptData: The section contradicts the table.
+        """
         self.clock_ms = max(self.clock_ms, clock_ms)
         for opened in openings:
             self.apply_opening(opened)

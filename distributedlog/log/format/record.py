@@ -1,4 +1,4 @@
-"""Records, and how they are packed into one entry, in columns (pure).
+"""Records, and their layout in an entry, in columns (pure).
 
     magic u32 | version u16 | flags u16 | count u32 | payload bytes u32 | uncompressed size u32
     | section bytes u32 | first txid i64 | last txid i64 | records of the segment before u64
@@ -6,19 +6,25 @@
     sections:  kind u16 | flags u16 | length u32 | bytes, padded to 8          any number
     columns:   txids i64[count] | offsets i32[count + 1] | record flags u8[count], if any | payloads
 
-The columns are Arrow's own layout of an int64 and a binary array, so a batch is a view and no copy.
-They begin on a multiple of 8. A codec compresses the columns as a whole (`compression.py`); header and
-sections stay readable.
-A record has no time of its own, its entry has one, ``wall time``: when the entry was handed to its ledger
-(`OpenSegment.send`, `SegmentWriter.flush`), in ms since 1970 by the clock of the writer's machine, never
-below the entry before (`log_clock.py`). Who wants a record's own time puts it into the txid or the payload.
-``greatest txid`` is the greatest of the segment up to this entry where that is not ``last txid``: 0 says
-that it is. A search for a txid goes by it, so that it is right also where txids go back (decision 109).
-``uncompressed size`` counts the columns alone. A control entry holds no user record and advances no
-sequence id; an end-of-stream entry seals the log. A record's flag 0x01 says that the next slot belongs to the
-same set (`LogWriter.submit_set`); who does not know sets reads its records one by one. With flag 0x0080 the
-txids are zeros: they were given when the segment was linked, and its record in the metadata says them.
-Unknown sections are skipped unless marked critical.
+The columns have the layout of an int64 and a binary array in Arrow, so a batch is a view without a copy. They
+begin on a multiple of 8. A codec compresses the columns as a whole (`compression.py`). Header and sections
+stay readable.
+
+Fields of the header:
+
+- ``wall time``: the time of the entry, since records have no time of their own. It is the clock of the
+  writer's machine, in ms since 1970, when the entry was given to its ledger (`OpenSegment.send`,
+  `SegmentWriter.flush`). It is never below the previous entry (`log_clock.py`). An application that needs a
+  time per record puts it into the txid or the payload.
+- ``greatest txid``: the greatest txid of the segment up to this entry, or 0 if that is ``last txid``.
+  Searches by txid use it, so they are right also if txids decrease (decision 109).
+- ``uncompressed size``: the size of the columns alone.
+
+A control entry holds no user record and advances no sequence ID. An end-of-stream entry seals the log. A
+record's flag 0x01 means that the next slot belongs to the same record set (`LogWriter.submit_set`). Readers
+without support for record sets read its records one by one. With the header flag 0x0080 the txids in the
+entry are zeros, because they were assigned when the segment was linked. The segment's metadata record has
+them. Readers skip unknown sections unless they are marked critical.
 """
 
 import struct
@@ -46,18 +52,18 @@ HEADER = struct.Struct("<IHHIIIIqqQqQ")
 HEADER_BYTES = 64
 SECTION = struct.Struct("<HHI")
 _SINGLE_RECORD = struct.Struct(HEADER.format + "qii")
-"""Header and columns of one record."""
+"""Header and columns of an entry with one record."""
 _pack_single_record = _SINGLE_RECORD.pack
 _SINGLE_RECORD_COLUMN_BYTES = _SINGLE_RECORD.size - HEADER_BYTES
 MAGIC = 0x45474C44  # "DLGE"
 VERSION = 1
 
 FLAGS_OFFSET = 6
-"""Where the flags are in a header."""
+"""Offset of the flags in a header."""
 SECTION_BYTES_OFFSET = 20
-"""Where the bytes of the sections are."""
+"""Offset of the section size in a header."""
 CODEC_MASK = 0x000F
-"""0: none, 1: lz4, 2: zstd (`compression_codecs.py`)."""
+"""The codec: 0 none, 1 lz4, 2 zstd (`compression_codecs.py`)."""
 FLAG_CONTROL = 0x0010
 FLAG_RECORD_FLAGS = 0x0040
 FLAG_TXID_AT_LINK = 0x0080
@@ -65,63 +71,75 @@ FLAGS_KNOWN = CODEC_MASK | FLAG_CONTROL | FLAG_RECORD_FLAGS | FLAG_TXID_AT_LINK
 SECTION_CRITICAL = 0x0001
 
 RECORD_MORE = 0x01
-"""A record's flag: the next slot belongs to the same set. 0x02 is reserved, for a key and headers before the
-payload (docs/decisions/0109); whoever meets a flag that he does not know must not take the payload for it."""
+"""A record's flag: the next slot belongs to the same record set.
+
+0x02 is reserved for a key and headers before the payload (docs/decisions/0109). A reader that encounters an
+unknown flag must not return the payload.
+"""
 RECORD_FLAGS_KNOWN = RECORD_MORE
 
 RECORD_BYTES_MAX = 1024 * 1024 - 8 * 1024
-"""A record's payload, bytes (DistributedLog's persistent size)."""
+"""Maximum payload of a record in bytes (DistributedLog's persistent size)."""
 TXID_MAX = 2**63 - 2
-"""2**63 - 1 is upstream's txid of the end of a stream."""
+"""Greatest transaction ID. In the original DistributedLog, 2**63 - 1 marks the end of a stream."""
 TXIDS_IN_ENTRIES, TXIDS_CONSTANT, TXIDS_INDEXED = range(3)
-"""A segment's txids: in its entries; all of them its base; the base and the record's index in it."""
+"""Txid rules of a segment. A txid is stored in the entry, equals the segment's base, or is the base plus the
+record's index in the segment."""
 PREVIEW_BYTES = 32
-"""Of a payload in an error or a log line; never the whole."""
+"""Maximum number of payload bytes in an error or a log line."""
 RECORD_COLUMN_BYTES = 12
-"""What a record costs in an entry beside its payload: its txid and its offset."""
+"""Size of a record in an entry in addition to its payload: its txid and its offset."""
 UNIFORM_RECORDS_MIN, UNIFORM_RECORDS_MAX = 8, 16 * 1024 - 1
-"""In an entry of so many it is looked whether all payloads are as long: they take fewer steps then."""
+"""An entry with a record count in this range is checked for payloads of equal length, which cost less."""
 BULK_COMPARE_MIN = 64
-"""A column of so many numbers is compared as one (`is_ascending`); a shorter one as a list."""
+"""Columns with at least this number of integers are compared as one large number (`is_ascending`), shorter
+ones as a list."""
 UNPACK_BATCH = 64
-"""Payloads of one length, by one call: of each length there are so many formats at most."""
+"""Number of payloads of equal length per unpack call. It limits the number of `struct` formats per length."""
 
 assert HEADER.size == HEADER_BYTES
 
 
 @dataclass(slots=True)
 class Origin:
-    """Where the records of one entry come from; shared by all of them."""
+    """The position and times of one entry, shared by all its records."""
 
     segment: int
     entry: int
     sequence_id: int
-    """Of the record in slot 0."""
+    """The sequence ID of the record in slot 0."""
     txid: int = -1
-    """Of the record in slot 0, where txids were given at the link; -1: they are in the entry."""
+    """The txid of the record in slot 0 if txids were assigned when the segment was linked. -1 means that they
+    are in the entry."""
     txid_step: int = 0
-    """Then: how much greater each next one's is, 0 or 1."""
+    """If ``txid`` is set, the difference between the txids of consecutive records, 0 or 1."""
     time_ms: int = 0
-    """Log time."""
+    """The log time, in ms since 1970."""
     written_ms: int = 0
-    """The writer's stamp."""
+    """The writer's time stamp, in ms since 1970."""
     flags: bytes | None = None
-    """A byte a record of the entry, by slot; None: none has any."""
+    """One byte per record of the entry, by slot, or None if no record has flags."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class LogRecord:
-    """A record: ``LogRecord(txid, payload)`` to write; one that was read also knows its place and time.
+    """A record of a log.
 
-    ``txid`` is the application's, 0 to 2**63 - 2. If it is omitted, ``LogRecord(payload=…)``, the log fills
-    it in. ``payload`` is ``bytes`` of at most 1,040,384 (``bytearray`` and ``memoryview`` are copied).
-    Two are equal whose txids and payloads are, whether they were read or not. Unfrozen, and without a
-    position object of its own, since one is made a record.
+    Create one with ``LogRecord(txid, payload)`` to write it. Records that a reader returns also have a
+    position and a time.
+
+    Two records are equal if their txids and payloads are equal, whether they were read or not.
+
+    Args:
+        txid: The transaction ID, 0 to 2**63 - 2. If it is omitted, as in ``LogRecord(payload=…)``, the log
+            assigns it.
+        payload: ``bytes`` of at most 1,040,384 bytes. A ``bytearray`` or ``memoryview`` is copied when it is
+            written.
     """
 
     txid: int = None  # type: ignore[assignment]  # never in one that was read
     payload: bytes = b""
-    # No fields: what is written has no place, and each field is a tenth of what a record costs.
+    # Not dataclass fields: a record to be written has neither, and a field adds a tenth to a record's cost.
     origin = cast("Origin | None", None)
     slot = -1
 
@@ -132,7 +150,11 @@ class LogRecord:
 
     @property
     def dlsn(self) -> DLSN:
-        """The position it was read at. Raises `InvalidRequest` on a record that was not read."""
+        """The position of the record.
+
+        Raises:
+            InvalidRequest: The record was not read from a log.
+        """
         origin = self.origin
         if origin is None:
             raise InvalidRequest(f"{self!r} was not read from a log: it has no position")
@@ -140,27 +162,41 @@ class LogRecord:
 
     @property
     def sequence_id(self) -> int:
-        """Its number in the log, from 0, without gaps. Raises `InvalidRequest` as `dlsn` does."""
+        """The number of the record in the log, counted from 0 without gaps.
+
+        Raises:
+            InvalidRequest: The record was not read from a log.
+        """
         if self.origin is None:
-            raise InvalidRequest(f"{self!r} was not read from a log: it has no sequence id")
+            raise InvalidRequest(f"{self!r} was not read from a log: it has no sequence ID")
         return self.origin.sequence_id + self.slot
 
     @property
     def time_ms(self) -> int:
-        """Log time, ms since 1970: when its entry was written, or linked; it never goes back in a log.
+        """The log time of the record, in ms since 1970: when its entry was written or linked.
 
-        Raises `InvalidRequest` as `dlsn` does.
+        It never decreases within a log.
+
+        Raises:
+            InvalidRequest: The record was not read from a log.
         """
         return self._require_origin().time_ms
 
     @property
     def written_ms(self) -> int:
-        """The clock of its writer's machine then, ms since 1970. Raises `InvalidRequest` as `dlsn` does."""
+        """The clock of the writer's machine when the entry was written, in ms since 1970.
+
+        Unlike `time_ms`, it can decrease from one segment to the next.
+
+        Raises:
+            InvalidRequest: The record was not read from a log.
+        """
         return self._require_origin().written_ms
 
     @property
     def more(self) -> bool:
-        """Does the next record belong to the same set? False of one that was not read."""
+        """Whether the next record belongs to the same record set. False if the record was not read from a
+        log."""
         origin = self.origin
         return bool(
             origin is not None
@@ -186,31 +222,36 @@ class LogRecord:
 
 @dataclass(slots=True, repr=False, eq=False)
 class ReadRecord(LogRecord):
-    """A record that was read; to its reader a `LogRecord`."""
+    """A record that was read. Users see a `LogRecord`."""
 
     origin: Origin | None = None
     slot: int = -1
 
 
 def txid_and_payload(record: Any) -> tuple[Any, Any]:
-    """Of a record as callers may write it: a `LogRecord`, or a payload alone. Nothing is checked here."""
+    """Return txid and payload of a `LogRecord`, or None and the payload if ``record`` is a payload. Check
+    neither."""
     if isinstance(record, LogRecord):
         return record.txid, record.payload
     return None, record
 
 
 def check_txid(value: object) -> int:
-    """Return the value if it is an int. Raises `InvalidRequest`."""
+    """Return the value if it is an int.
+
+    Raises:
+        InvalidRequest: The value is of another type.
+    """
     if type(value) is not int:
-        raise InvalidRequest(f"a txid is an int, not {quoted(value)}")
+        raise InvalidRequest(f"a txid must be an int, not {quoted(value)}")
     return value
 
 
 def split_columns(records: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The txids and the payloads of records as callers may write them."""
+    """Return the txids and the payloads of records, each of which is a `LogRecord` or a payload."""
     try:
         return [record.txid for record in records], [record.payload for record in records]
-    except AttributeError:  # a payload alone is among them
+    except AttributeError:  # at least one is a payload
         pairs = [txid_and_payload(record) for record in records]
         return [txid for txid, _ in pairs], [payload for _, payload in pairs]
 
@@ -227,14 +268,22 @@ def build_entry(
     sizes: list[int] | None = None,
     max_txid: int = 0,
 ) -> tuple[list[Buffer], int]:
-    """The buffers of one entry and their length in bytes, for one join by whoever sends it.
+    """Return the buffers of one entry and their length in bytes. The sender joins the buffers.
 
-    ``max_txid``: the greatest of the segment up to this entry, if it is not the last record's; else 0.
+    The writer has checked the limits of all values. The cost is about 5 ns per record if all payloads have
+    the same length, otherwise 20 ns, and 10 ns more if ``sizes`` is incomplete.
 
-    ``records_before`` counts the user records of the segment before this entry. ``sections`` are
-    (kind, flags, bytes). ``sizes``: of the payloads, bytes; fewer say nothing. At least one record,
-    all within their limits: the writer has checked them. Some 5 ns a record where all payloads are as long,
-    else 20, and 10 more where they must be counted here.
+    Args:
+        txids: At least one.
+        payloads: As many as txids.
+        records_before: The number of user records of the segment before this entry.
+        written_ms: The writer's time stamp, in ms since 1970.
+        flags: Flags for the header.
+        record_flags: One byte per record, or None.
+        sections: Tuples of kind, flags and bytes.
+        sizes: The sizes of the payloads in bytes. A shorter list is ignored.
+        max_txid: The greatest txid of the segment up to this entry if it is not that of the last record,
+            otherwise 0.
     """
     record_count = len(txids)
     assert record_count == len(payloads) > 0, (
@@ -261,7 +310,7 @@ def build_entry(
 
 
 def _offsets_of(sizes: list[int]) -> tuple[Buffer, int]:
-    """The offsets of payloads of these sizes, as an entry has them, and their end."""
+    """Return the offset column for payloads of these sizes, and the end of the last payload."""
     record_count, size = len(sizes), sizes[0]
     if (
         UNIFORM_RECORDS_MIN <= record_count <= UNIFORM_RECORDS_MAX
@@ -278,7 +327,10 @@ def _offsets_of(sizes: list[int]) -> tuple[Buffer, int]:
 def build_single_record_entry(
     txid: int, payload: Buffer, records_before: int, written_ms: int, max_txid: int = 0
 ) -> tuple[list[Buffer], int]:
-    """As `build_entry`, of one record with nothing beside it: each entry of a thousand busy logs is one."""
+    """Build an entry of one record without sections or flags, as `build_entry` does.
+
+    This faster path matters for a thousand logs with one record per entry.
+    """
     size = len(payload)
     column_bytes = _SINGLE_RECORD_COLUMN_BYTES + size
     head = _pack_single_record(
@@ -295,7 +347,10 @@ def _encode_section(kind: int, flags: int, data: Buffer) -> bytes:
 def with_section(
     buffers: list[Buffer], length: int, kind: int, data: Buffer
 ) -> tuple[list[Buffer], int]:
-    """An entry as `build_entry` makes it, not compressed, and its length: with one more section. One copy."""
+    """Return an uncompressed entry of `build_entry`, and its length in bytes, with one section more.
+
+    The entry is copied once.
+    """
     entry = memoryview(b"".join(buffers))
     section = _encode_section(kind, 0, data)
     head = bytearray(entry[:HEADER_BYTES])
@@ -305,7 +360,7 @@ def with_section(
 
 
 def find_section(entry: Buffer, header: "EntryHeader", kind: int) -> memoryview | None:
-    """The bytes of the first section of a kind that an entry has; None: there is none that is whole."""
+    """Return the bytes of the first section of a kind, or None if there is no complete one."""
     view = memoryview(entry)
     offset, end = HEADER_BYTES, HEADER_BYTES + header.section_bytes
     while offset + SECTION.size <= end:
@@ -321,9 +376,11 @@ def find_section(entry: Buffer, header: "EntryHeader", kind: int) -> memoryview 
 
 @dataclass(slots=True)
 class EntryHeader:
-    """What the first 64 bytes of an entry say. ``first_txid`` and ``last_txid``: by slot, not by size.
+    """The first 64 bytes of an entry, decoded.
 
-    All three txids are 0 in a segment whose txids were given when it was linked: ask `max_txid_in`.
+    ``first_txid`` and ``last_txid`` are the txids of the first and the last slot, not the least and the
+    greatest. All three txids are 0 in a segment whose txids were assigned when it was linked; use
+    `max_txid_in`.
     """
 
     flags: int
@@ -335,11 +392,12 @@ class EntryHeader:
     records_before: int
     written_ms: int
     max_txid: int
-    """The greatest of the segment up to this entry; the last one, if an older program wrote it."""
+    """The greatest txid of the segment up to this entry, or the last txid if an older program wrote the
+    entry."""
 
     @property
     def is_control(self) -> bool:
-        """Does the entry hold no user record?"""
+        """Whether the entry holds no user record."""
         return bool(self.flags & FLAG_CONTROL)
 
     def max_txid_in(self, base: int, txid_rule: int) -> int:
@@ -347,7 +405,7 @@ class EntryHeader:
 
         Args:
             base: The txid base in the segment's record.
-            rule: The txid rule in the segment's record.
+            txid_rule: The txid rule in the segment's record.
         """
         if txid_rule == TXIDS_IN_ENTRIES:
             return self.max_txid
@@ -363,7 +421,16 @@ class EntryHeader:
         txid_rule: int,
         time_floor_ms: int,
     ) -> Origin:
-        """Of its records, given what the segment's record says."""
+        """Return the origin of the entry's records.
+
+        Args:
+            segment: The segment number.
+            entry: The entry ID.
+            start_sequence_id: The sequence ID of the segment's first record.
+            txid_base: The txid base in the segment's record, or -1.
+            txid_rule: The txid rule in the segment's record.
+            time_floor_ms: The lower limit of log time in the segment's record.
+        """
         preceding_records = self.records_before
         step = 1 if txid_rule == TXIDS_INDEXED else 0
         return Origin(
@@ -378,36 +445,37 @@ class EntryHeader:
 
     @property
     def records_through(self) -> int:
-        """The user records of the segment up to this entry, itself included."""
+        """The number of user records of the segment up to and including this entry."""
         return self.records_before + (0 if self.is_control else self.count)
 
 
 @dataclass(slots=True)
 class Columns:
-    """The records of one entry as columns, every bound checked; views that pin the whole entry.
+    """The records of one entry as columns, with all bounds checked.
 
-    Payload of slot k: ``payload[offsets[k]:offsets[k + 1]]``. ``first_slot`` records at the front and
-    whatever is after ``count`` are not the caller's: the views are cut already.
+    The columns are views, which keep the whole entry in memory. The payload of row k is
+    ``payload[offsets[k]:offsets[k + 1]]``. If a reader starts or ends inside the entry, the views contain
+    only its part.
     """
 
     origin: Origin
     first_slot: int
-    """The slot of row 0 (a reader that starts or ends inside an entry sees a part of it)."""
+    """The slot of row 0. It is above 0 if a reader starts inside the entry."""
     count: int
     txids: memoryview
     """i64[count]"""
     offsets: memoryview
-    """i32[count + 1], into `payload`; the first is 0 unless the front was cut."""
+    """i32[count + 1], into `payload`. The first is 0 unless the views start inside the entry."""
     payload: memoryview
-    """The payloads of the whole entry, back to back."""
+    """The payloads of the whole entry, without gaps."""
     flags: memoryview | None
-    """u8[count], or None when no record has flags."""
+    """u8[count], or None if no record has flags."""
     wall_ms: int
-    """The writer's stamp on the entry."""
+    """The writer's time stamp of the entry, in ms since 1970."""
 
     @property
     def time_ms(self) -> int:
-        """The log time of all of them, ms since 1970; see `LogRecord.time_ms`."""
+        """The log time of all records, in ms since 1970 (see `LogRecord.time_ms`)."""
         return self.origin.time_ms
 
     @property
@@ -417,21 +485,22 @@ class Columns:
 
     @property
     def first_sequence_id(self) -> int:
-        """The sequence id of row 0; the next ones follow without gaps."""
+        """The sequence ID of row 0. The following rows count up without gaps."""
         return self.origin.sequence_id + self.first_slot
 
     @property
     def payload_bytes(self) -> int:
-        """The payload bytes of these rows."""
+        """The size of the payloads of these rows in bytes."""
         return self.offsets[self.count] - self.offsets[0]
 
     @property
     def held_bytes(self) -> int:
-        """What these rows take in memory, about: also records without payload do."""
+        """The approximate memory use of these rows in bytes. Records without payload count too."""
         return self.offsets[self.count] - self.offsets[0] + RECORD_COLUMN_BYTES * self.count
 
     def cut(self, first_row: int, end_row: int) -> "Columns":
-        """The rows from ``start`` up to ``stop`` (rows of this batch, from 0)."""
+        """Return the rows from ``first_row`` up to, but not including, ``end_row``. Row 0 is the first of
+        this batch."""
         return Columns(
             self.origin,
             self.first_slot + first_row,
@@ -444,11 +513,12 @@ class Columns:
         )
 
     def tuples(self) -> list[tuple[int, bytes]]:
-        """(txid, payload) a record; the payloads are copies and pin nothing."""
+        """Return a tuple (txid, payload) per record. The payloads are copies, so the entry can be freed."""
         return list(zip(self.txids.tolist(), self._payloads(), strict=True))
 
     def records(self) -> list[LogRecord]:
-        """`LogRecord` objects; the payloads are copies and pin nothing (H17)."""
+        """Return the records as `LogRecord` objects. The payloads are copies, so the entry can be freed
+        (H17)."""
         return list(
             map(
                 ReadRecord,
@@ -460,7 +530,10 @@ class Columns:
         )
 
     def _payloads(self) -> Iterable[bytes]:
-        """A copy of each payload, in order: 50 ns a record of 1 KB where all are as long, else 95."""
+        """Return a copy of each payload, in order.
+
+        This costs 50 ns per record of 1 KB if all have the same length, otherwise 95 ns.
+        """
         if self.count == 1:
             return (bytes(self.payload[self.offsets[0] : self.offsets[1]]),)
         size = uniform_payload_bytes(self.offsets, self.count)
@@ -475,10 +548,14 @@ class Columns:
 
 
 def uniform_payload_bytes(offsets: memoryview, record_count: int) -> int:
-    """The length of each payload where all are as long, not empty, and the first begins at 0; else 0.
+    """Return the length of each payload if all have the same length above 0 and the first starts at 0,
+    otherwise 0.
 
-    ``offsets``: i32[number + 1], of which the last one is where the payloads end, and the others are
-    whatever they are. They are compared as bytes, without an object an offset.
+    The offsets are compared as bytes, without an object per offset.
+
+    Args:
+        offsets: i32[record_count + 1]. The last one is the end of the payloads; the others are unchecked.
+        record_count: The number of payloads.
     """
     if not UNIFORM_RECORDS_MIN <= record_count <= UNIFORM_RECORDS_MAX:
         return 0
@@ -490,22 +567,23 @@ def uniform_payload_bytes(offsets: memoryview, record_count: int) -> int:
 
 @lru_cache(maxsize=16)
 def _uniform_offsets(size: int, record_count: int) -> bytes:
-    """The offsets of so many payloads and their end, each of ``size`` bytes; 64 KiB at most."""
+    """Return the offsets and the end of ``record_count`` payloads of ``size`` bytes each. At most 64 KiB."""
     return array("i", range(0, size * record_count + 1, size)).tobytes()
 
 
 @lru_cache(maxsize=2 * UNPACK_BATCH)
 def _payload_unpacker(size: int, record_count: int) -> Callable[[Buffer, int], tuple[bytes, ...]]:
-    """Copies so many payloads of ``size`` bytes out of a buffer, from a place in it on."""
+    """Return a function that copies payloads of equal size out of a buffer at an offset."""
     return struct.Struct(f"{size}s" * record_count).unpack_from
 
 
 def is_ascending(column: memoryview) -> bool:
-    """Is none of these numbers, int32 or int64 each and at least one, below 0 or below the one before it?
+    """Return whether integers, int32 or int64 and at least one, are 0 or above and never decrease.
 
-    Many are compared at once, as the lanes of one large number: where no lane has its sign bit, each one is
-    set in the numbers from the second on, the numbers up to the last but one are subtracted, and no lane
-    borrows from the next. The sign is still there where it was not needed: 5 ns an int32, 10 an int64.
+    Many integers are compared at once, as the lanes of one large number. No lane may have its sign bit set.
+    The sign bits are set in the integers from the second on, and the integers up to the last but one are
+    subtracted. No lane borrows from the next, and a lane keeps its sign bit if its integer did not decrease.
+    This costs 5 ns per int32 and 10 ns per int64.
     """
     if len(column) < BULK_COMPARE_MIN:
         values = column.tolist()
@@ -522,18 +600,21 @@ def is_ascending(column: memoryview) -> bool:
 
 @lru_cache(maxsize=8)
 def _sign_bits(value_count: int, value_bytes: int) -> int:
-    """So many numbers of so many bytes each, with nothing but their sign bits; as much memory as they."""
+    """Return integers of which only the sign bits are set, as one large number. It takes as much memory as
+    they."""
     return int.from_bytes((bytes(value_bytes - 1) + b"\x80") * value_count, "little")
 
 
 def decode_header(entry: Buffer) -> EntryHeader:
-    """The header, checked against the entry's length.
+    """Decode the header of an entry and check it against the entry's length.
 
-    Raises `CorruptData`, and `UnsupportedFormat` for what a newer version wrote.
+    Raises:
+        CorruptData: The header is invalid or does not match the length.
+        UnsupportedFormat: A newer version wrote the entry.
     """
     size = len(entry)
     if size < HEADER_BYTES:
-        raise CorruptData(f"a log entry of {size} bytes, its header alone has {HEADER_BYTES}")
+        raise CorruptData(f"a log entry of {size} bytes; the header alone has {HEADER_BYTES}")
     (
         magic, version, flags, record_count, payload_bytes, column_bytes, section_bytes,
         first_txid, last_txid, records_before, written_ms, max_txid,
@@ -549,14 +630,14 @@ def decode_header(entry: Buffer) -> EntryHeader:
     )
     if record_count == 0 or section_bytes % 8 or column_bytes != expected:
         raise CorruptData(
-            f"a log entry of {record_count} records, {payload_bytes} payload bytes: its columns would have "
-            f"{expected} bytes, the header says {column_bytes} (sections: {section_bytes})"
+            f"a log entry of {record_count} records, {payload_bytes} payload bytes: its columns should have "
+            f"{expected} bytes, but have {column_bytes} by the header (sections: {section_bytes})"
         )
     if flags & CODEC_MASK:
         _check_compressed(flags & CODEC_MASK, column_bytes, size - HEADER_BYTES - section_bytes)
     elif HEADER_BYTES + section_bytes + column_bytes != size:
         raise CorruptData(
-            f"a log entry of {size} bytes, by its header it has "
+            f"a log entry of {size} bytes; by the header it should have "
             f"{HEADER_BYTES + section_bytes + column_bytes}"
         )
     return EntryHeader(
@@ -568,23 +649,31 @@ def decode_header(entry: Buffer) -> EntryHeader:
 def _check_compressed(codec_number: int, column_bytes: int, compressed_bytes: int) -> None:
     if codec_number >= len(CODEC_NAMES):
         raise UnsupportedFormat(
-            f"a log entry of codec {codec_number}, known are {', '.join(CODEC_NAMES)}"
+            f"a log entry of codec {codec_number}; supported are {', '.join(CODEC_NAMES)}"
         )
     if column_bytes > COLUMN_BYTES_MAX or compressed_bytes < 1:
         raise CorruptData(
             f"a log entry of {compressed_bytes} compressed bytes, {column_bytes} decompressed; "
-            f"allowed are 1 or more, and {COLUMN_BYTES_MAX}"
+            f"the limits are at least 1 and at most {COLUMN_BYTES_MAX}"
         )
 
 
 def decode_columns(
     entry: Buffer, header: EntryHeader, origin: Origin, log_name: str = ""
 ) -> Columns:
-    """The columns of an entry whose header was decoded; every bound is checked.
+    """Decode the columns of an entry and check every bound.
 
-    What was compressed lies in a buffer of its own, and the entry is not pinned. ``log_name`` is for errors.
-    Raises `CorruptData`, also where entry and segment do not agree who says the txids, and
-    `UnsupportedFormat` for a critical section, or where the package of its codec is missing.
+    Decompressed columns are in a buffer of their own, so the entry can be freed.
+
+    Args:
+        entry: The entry.
+        header: Its decoded header.
+        origin: The origin of its records. Its ``flags`` are set.
+        log_name: The name of the log, for errors.
+    Raises:
+        CorruptData: The columns are invalid, or entry and segment disagree on the source of the txids.
+        UnsupportedFormat: The entry has an unknown critical section or record flag, or the package of its
+            codec is missing.
     """
     view = memoryview(entry)
     record_count = header.count
@@ -603,7 +692,7 @@ def decode_columns(
         flags = view[position : position + record_count]
         position += record_count
         origin.flags = _check_record_flags(bytes(flags), origin)
-    # Arrow trusts offsets; an unsorted one would read foreign memory.
+    # Arrow does not check offsets: with an unsorted one it would read memory outside the buffer.
     if offsets[record_count] != header.payload_bytes or not (
         uniform_payload_bytes(offsets, record_count) or (offsets[0] == 0 and is_ascending(offsets))
     ):
@@ -611,7 +700,9 @@ def decode_columns(
             f"log entry {origin.segment}.{origin.entry}: its offsets are not in order"
         )
     if txids[0] != header.first_txid or txids[record_count - 1] != header.last_txid:
-        raise CorruptData(f"log entry {origin.segment}.{origin.entry}: txids and header differ")
+        raise CorruptData(
+            f"log entry {origin.segment}.{origin.entry}: the txids differ from the header"
+        )
     if header.flags & FLAG_CONTROL:
         return Columns(
             origin, 0, record_count, txids, offsets, view[position:], flags, header.written_ms
@@ -643,8 +734,7 @@ def _decompress_columns(
 def _check_record_flags(flags: bytes, origin: Origin) -> bytes:
     if max(flags) > RECORD_FLAGS_KNOWN:
         raise UnsupportedFormat(
-            f"log entry {origin.segment}.{origin.entry} has records with flags {max(flags):#04x}, which are "
-            "not known"
+            f"log entry {origin.segment}.{origin.entry} has records with unknown flags {max(flags):#04x}"
         )
     if flags[-1] & RECORD_MORE:
         raise CorruptData(f"log entry {origin.segment}.{origin.entry} ends within a set of records")
@@ -659,6 +749,4 @@ def _check_sections(area: memoryview) -> None:
         if position > len(area):
             raise CorruptData(f"section {kind} of a log entry reaches beyond the section table")
         if flags & SECTION_CRITICAL:
-            raise UnsupportedFormat(
-                f"a log entry has the critical section {kind}, which is not known"
-            )
+            raise UnsupportedFormat(f"a log entry has the unknown critical section {kind}")

@@ -306,7 +306,7 @@ def test_a_codec_of_later_is_refused_as_later() -> None:
     entry = bytearray(entry_of(LZ4, [line(1)] * 9))
     entry[FLAGS_OFFSET] += 2
 
-    with pytest.raises(UnsupportedFormat, match="codec 3, known are none, lz4, zstd"):
+    with pytest.raises(UnsupportedFormat, match="codec 3; supported are none, lz4, zstd"):
         decode_header(bytes(entry))
 
 

@@ -470,7 +470,7 @@ def test_a_snapshot_of_as_many_as_there_may_be_is_one_entry() -> None:
     read = decode_section(section).table
     assert read is not None
     assert read.rows == table.rows
-    with pytest.raises(CorruptData, match="most are 1000"):
+    with pytest.raises(CorruptData, match="maximum is 1000"):
         decode_section(encode_section(7, 9, 100_000, table=full_table(PRODUCERS_MAX + 1)))
     with pytest.raises(CorruptData, match="where the next one is"):
         decode_section(encode_section(7, 9, PRODUCERS_MAX, table=table))
