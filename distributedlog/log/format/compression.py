@@ -49,8 +49,10 @@ class Compression:
         self._set_codec(codec_name)
 
     def update_codec(self, codec_name: str) -> None:
-        """Use another value of the option ``codec``. If its package is missing, log that and keep the current
-        codec."""
+        """Use another value of the option ``codec``.
+
+        If its package is missing, log that and keep the current codec.
+        """
         if codec_name != self._codec_name:
             try:
                 self._set_codec(codec_name)

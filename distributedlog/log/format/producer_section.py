@@ -225,8 +225,7 @@ def _decode_table(reader: "_SectionReader", clock_ms: int, next_number: int) -> 
 
 
 def _check_adjacent(row: Producer) -> None:
-    """Check that the stored frames follow each other without gap, in sequence and in the log, to the next
-    sequence."""
+    """Check that the stored frames have no gap, in sequence and in the log, up to the next sequence."""
     ends = [*[kept_batch.sequence for kept_batch in row.stored_batches][1:], row.next_sequence]
     positions = [kept_batch.first for kept_batch in row.stored_batches]
     if (

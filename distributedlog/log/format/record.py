@@ -195,8 +195,10 @@ class LogRecord:
 
     @property
     def more(self) -> bool:
-        """Whether the next record belongs to the same record set. False if the record was not read from a
-        log."""
+        """Whether the next record belongs to the same record set.
+
+        False if the record was not read from a log.
+        """
         origin = self.origin
         return bool(
             origin is not None
@@ -229,8 +231,10 @@ class ReadRecord(LogRecord):
 
 
 def txid_and_payload(record: Any) -> tuple[Any, Any]:
-    """Return txid and payload of a `LogRecord`, or None and the payload if ``record`` is a payload. Check
-    neither."""
+    """Return txid and payload of a `LogRecord`, or None and the payload if ``record`` is a payload.
+
+    Check neither.
+    """
     if isinstance(record, LogRecord):
         return record.txid, record.payload
     return None, record
@@ -499,8 +503,10 @@ class Columns:
         return self.offsets[self.count] - self.offsets[0] + RECORD_COLUMN_BYTES * self.count
 
     def cut(self, first_row: int, end_row: int) -> "Columns":
-        """Return the rows from ``first_row`` up to, but not including, ``end_row``. Row 0 is the first of
-        this batch."""
+        """Return the rows from ``first_row`` up to, but not including, ``end_row``.
+
+        Row 0 is the first of this batch.
+        """
         return Columns(
             self.origin,
             self.first_slot + first_row,
@@ -517,8 +523,10 @@ class Columns:
         return list(zip(self.txids.tolist(), self._payloads(), strict=True))
 
     def records(self) -> list[LogRecord]:
-        """Return the records as `LogRecord` objects. The payloads are copies, so the entry can be freed
-        (H17)."""
+        """Return the records as `LogRecord` objects.
+
+        The payloads are copies, so the entry can be freed (H17).
+        """
         return list(
             map(
                 ReadRecord,
@@ -548,10 +556,10 @@ class Columns:
 
 
 def uniform_payload_bytes(offsets: memoryview, record_count: int) -> int:
-    """Return the length of each payload if all have the same length above 0 and the first starts at 0,
-    otherwise 0.
+    """Return the common length of all payloads, or 0.
 
-    The offsets are compared as bytes, without an object per offset.
+    It is 0 if lengths differ, if they are 0, or if the first payload does not start at 0. The offsets are
+    compared as bytes, without an object per offset.
 
     Args:
         offsets: i32[record_count + 1]. The last one is the end of the payloads; the others are unchecked.
@@ -600,8 +608,10 @@ def is_ascending(column: memoryview) -> bool:
 
 @lru_cache(maxsize=8)
 def _sign_bits(value_count: int, value_bytes: int) -> int:
-    """Return integers of which only the sign bits are set, as one large number. It takes as much memory as
-    they."""
+    """Return integers of which only the sign bits are set, as one large number.
+
+    It takes as much memory as they.
+    """
     return int.from_bytes((bytes(value_bytes - 1) + b"\x80") * value_count, "little")
 
 

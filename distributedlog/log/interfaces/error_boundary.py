@@ -1,9 +1,9 @@
-"""What breaks in one log's task is that writer's, that reader's error, and nobody else's.
+"""Convert unexpected exceptions in a log's task to errors of that one writer or reader.
 
-A process may hold a thousand logs: a rule of ours that is broken in one (an assertion, any exception that
-nobody foresaw) is logged once, with its traceback, and ends the object whose task it was. What logs share
-(connections, the metadata client, leases) is background work
-(`distributedlog/runtime/schedule/work_failures.py`): it is tried again.
+A process may have a thousand logs. If an assertion fails or an unforeseen exception occurs in the task of one
+log, it is logged once with its traceback, and ends only the object that runs the task. Shared resources
+(connections, the metadata client, leases) are background work instead, which is retried
+(`distributedlog/runtime/schedule/work_failures.py`).
 """
 
 from collections.abc import Callable, Iterator
@@ -16,21 +16,32 @@ log = get_logger("distributedlog.log")
 
 
 def to_internal_error(what: str, error: BaseException) -> DistributedLogError:
-    """The error of whoever it is about; logged, with the traceback, unless it is one of ours already."""
+    """Return an exception as a `DistributedLogError`.
+
+    A `DistributedLogError` is returned unchanged. Any other exception is logged with its traceback, and
+    becomes an `InternalError`.
+
+    Args:
+        what: The object that failed, for messages.
+        error: The exception. Of an exception group, the first one counts.
+    """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, DistributedLogError):
         return error
-    log.error("%s: broken, and ended: %r", what, error, exc_info=error)
+    log.error("%s: ended by an unexpected error: %r", what, error, exc_info=error)
     return InternalError(
-        f"{what} broke a rule of its own and was ended: {error!r}. Open another one; the traceback is in the"
+        f"{what} was ended by an unexpected error: {error!r}. Open another one; the traceback is in the"
         " log of this process"
     )
 
 
 @contextmanager
 def error_boundary(what: str, fail: Callable[[DistributedLogError], None]) -> Iterator[None]:
-    """Around all of a task: what it raises goes to ``fail``, once. A cancellation passes."""
+    """Run the body of a task, and pass an exception that it raises to ``fail``, once.
+
+    A cancellation passes through.
+    """
     try:
         yield
     except* Exception as group:

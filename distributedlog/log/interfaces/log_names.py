@@ -1,6 +1,6 @@
-"""Which names a log and a namespace may have (pure).
+"""Check the names of logs and namespaces (pure).
 
-Source: DistributedLog's rules for names.
+The rules are those of DistributedLog.
 """
 
 import unicodedata
@@ -12,10 +12,14 @@ NAMESPACE_BYTES_MAX = 255
 
 
 def check_log_name(name: str) -> str:
-    """Return the name, or raise `InvalidLogName` saying which rule it breaks.
+    """Return the name of a log if it is valid.
 
-    Allowed: path-like names (``a/b``). Not: empty, a leading ``.`` or ``<`` (reserved) or ``/``, a
-    trailing ``/``, spaces, control characters, ``<``, ``>``, ``//``, components ``.`` and ``..``.
+    Path-like names (``a/b``) are valid. Not valid are an empty name, a leading ``.`` or ``<`` (reserved) or
+    ``/``, a trailing ``/``, white space, control characters, ``<``, ``>``, ``//``, and the components ``.``
+    and ``..``.
+
+    Raises:
+        InvalidLogName: The name is not valid. The message states the violated rule.
     """
     problem = _name_error(name, NAME_BYTES_MAX)
     if problem:
@@ -24,10 +28,13 @@ def check_log_name(name: str) -> str:
 
 
 def check_new_log_name(name: str) -> str:
-    """Return the name of a log that is to be created, or raise `InvalidLogName`.
+    """Return the name of a log to be created if it is valid.
 
-    As `check_log_name`, and in the normal form NFKC: names that look alike are one name. Logs that have
-    other names can be opened, renamed and deleted.
+    In addition to `check_log_name`, the name must be in the normal form NFKC, so that names that look alike
+    are equal. Existing logs with other names can be opened, renamed and deleted.
+
+    Raises:
+        InvalidLogName: The name is not valid.
     """
     check_log_name(name)
     normal = unicodedata.normalize("NFKC", name)
@@ -39,7 +46,11 @@ def check_new_log_name(name: str) -> str:
 
 
 def check_namespace_path(path: str) -> str:
-    """Return the path of a namespace without outer slashes; raises `InvalidUri`."""
+    """Return the path of a namespace without outer slashes if it is valid.
+
+    Raises:
+        InvalidUri: The path breaks a rule of `check_log_name`.
+    """
     trimmed = path.strip("/")
     problem = _name_error(trimmed, NAMESPACE_BYTES_MAX)
     if problem:
@@ -57,7 +68,7 @@ def _name_error(name: str, bytes_max: int) -> str:
     except UnicodeEncodeError:
         return "it is not valid Unicode"
     if size > bytes_max:
-        return f"it has {size} bytes, allowed are {bytes_max}"
+        return f"it has {size} bytes, the maximum is {bytes_max}"
     if name[0] in ".<":
         return f"names that begin with {name[0]!r} are reserved"
     if name[0] == "/" or name[-1] == "/":

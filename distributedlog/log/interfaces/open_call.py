@@ -1,4 +1,4 @@
-"""What ``open_writer``, ``open_reader`` and their like give: something to ``async with`` or to ``await``."""
+"""The result of ``open_writer``, ``open_reader`` and similar calls, for ``async with`` or ``await``."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
@@ -16,7 +16,7 @@ class Opening(Coroutine[Any, Any, T], AbstractAsyncContextManager[T], Generic[T]
 
     def __init__(self, open_object: Callable[[], Awaitable[T]]) -> None:
         self.open = open_object
-        """Opens it anew at each call."""
+        """Opens a new object at each call."""
         self._opened: T | None = None
         self._running: Generator[Any, Any, T] | None = None
 
@@ -24,15 +24,15 @@ class Opening(Coroutine[Any, Any, T], AbstractAsyncContextManager[T], Generic[T]
         return self.open().__await__()
 
     def send(self, value: Any) -> Any:
-        """As of a coroutine."""
+        """Resume the call, as the method of a coroutine."""
         return self._coroutine().send(value)
 
     def throw(self, *error: Any) -> Any:
-        """As of a coroutine."""
+        """Raise an exception in the call, as the method of a coroutine."""
         return self._coroutine().throw(*error)
 
     def close(self) -> None:
-        """As of a coroutine."""
+        """End the call, as the method of a coroutine."""
         if self._running is not None:
             self._running.close()
 

@@ -1,4 +1,4 @@
-"""What the log needs of the ledger part, as protocols: `ledger.client` has it, and a model in the tests."""
+"""The interface that logs require of ledgers. `LedgerClient` implements it, and so does a test model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -9,128 +9,149 @@ from ...runtime.interfaces.host import Buffer
 
 
 class NewSegmentLedger(Protocol):
-    """A ledger that is chosen and not yet stored anywhere."""
+    """A ledger with an ID and an ensemble that is not stored yet."""
 
     @property
     def ledger_id(self) -> int:
-        """Its id, never used before."""
+        """Its ID, which was never used before."""
         ...
 
     def create_ops(self) -> Transaction:
-        """The share of a transaction that creates it."""
+        """Return the operations that create it, as a part of a transaction."""
         ...
 
 
 class ClosedLedger(Protocol):
-    """A ledger's metadata, closed."""
+    """The metadata of a closed ledger."""
 
     @property
     def last_entry(self) -> int | None:
-        """-1 where it is empty."""
+        """Its last entry, or -1 if it is empty."""
         ...
 
     @property
     def length(self) -> int | None:
-        """Payload bytes of all entries."""
+        """The size of the payloads of all entries in bytes."""
         ...
 
 
 class SegmentEntry(Protocol):
-    """One entry as it was read: owned memory, digest verified."""
+    """An entry that was read. It owns its memory, and its digest was verified."""
 
     @property
     def entry(self) -> int:
-        """Its id."""
+        """Its ID."""
         ...
 
     @property
     def payload(self) -> memoryview:
-        """What the log put in."""
+        """The bytes that the log stored."""
         ...
 
     @property
     def length_so_far(self) -> int:
-        """Payload bytes of the ledger up to this entry, itself included."""
+        """The size of the ledger's payloads up to and including this entry, in bytes."""
         ...
 
     @property
     def record(self) -> memoryview:
-        """The whole record as its writer made it, to be sent on verbatim."""
+        """The complete record as its writer built it, to be forwarded unchanged."""
         ...
 
 
 class SegmentEntryWriter(Protocol):
-    """The ledger that this process writes. All but `wait_capacity` and `wait_settled` is synchronous."""
+    """The writer of a ledger of this process. Methods without ``async`` never wait."""
 
     ledger_id: int
     lac: int
 
     @property
     def error(self) -> DistributedLogError | None:
-        """Why it takes no more entries, or None."""
+        """The reason why it accepts no more entries, or None."""
         ...
 
     @property
     def last_entry(self) -> int:
-        """The last one that was added; -1: none was."""
+        """The last entry that was added, or -1."""
         ...
 
     @property
     def room(self) -> bool:
-        """May an entry be added now?"""
+        """Whether there is capacity for an entry now."""
         ...
 
     @property
     def needs_roll(self) -> bool:
-        """Holes are noted, or a better ensemble exists (H22)."""
+        """Whether the log should continue in a new ledger.
+
+        This is the case if slots lack entries, which are repaired only after the close, or if a better
+        ensemble is available (H22).
+        """
         ...
 
     @property
     def unwanted(self) -> bool:
-        """It is on a bookie that is to leave, or gone, or waits for its end, and a new one would not be: also
-        where it is empty.
+        """Whether the ledger should end even if it is empty.
+
+        This is the case if one of its bookies is draining or unavailable, or waits for the end of the ledger,
+        and a new ledger would avoid that bookie.
         """
         ...
 
     def add(self, buffers: Sequence[Buffer], payload_bytes: int) -> int:
-        """Send one entry; its id. Raises `error`."""
+        """Send one entry and return its ID.
+
+        Raises:
+            DistributedLogError: The writer has ended by `error`.
+        """
         ...
 
     async def wait_capacity(self) -> None:
-        """Until `room`, or an error."""
+        """Wait until there is `room`, or an error."""
         ...
 
     def publish_lac(self) -> None:
-        """Tell the bookies how far is confirmed, where they do not know it yet.
+        """Send the LAC to the bookies that do not have it yet.
 
-        It does so itself when nothing is in flight.
+        The writer does this automatically if no entry is in flight.
         """
         ...
 
     async def flush_lac(self) -> None:
-        """Wait until an ack quorum has the LAC, so that readers see all that is confirmed.
+        """Wait until an ack quorum has the LAC, so that readers see all acknowledged entries.
 
-        Raises `error`, and `RequestTimeout` if no ack quorum answers.
+        Raises:
+            RequestTimeout: No ack quorum answered.
+            DistributedLogError: The writer has ended by `error`.
         """
         ...
 
     async def wait_settled(self) -> None:
-        """Until nothing is in flight and it may be closed; at once after `close_ops`.
+        """Wait until no entry is in flight and the ledger may be closed.
 
-        Raises `error` itself: by that an end of the ledger is told from an error of the store.
+        Return immediately after `close_ops`.
+
+        Raises:
+            DistributedLogError: The object in `error` itself, so that the caller can distinguish the end of
+                the ledger from an error of the metadata store.
         """
         ...
 
     def close_ops(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
-        """The share of a transaction that closes it at its last entry, after `wait_settled`.
+        """Return the operations that close the ledger at its last entry, as a part of a transaction.
 
-        ``custom`` is added to its custom metadata.
-        From here on `error` is `AlreadyClosed`; may be asked again. Raises any other `error`, itself.
+        The caller has waited for `wait_settled`. After this call, `error` is `AlreadyClosed`. The call may be
+        repeated.
+
+        Args:
+            custom: Added to the custom metadata of the ledger.
+        Raises:
+            DistributedLogError: The object in `error` itself, if the writer has ended for another reason.
         """
         ...
 
     def abort(self) -> None:
-        """Send nothing more; forget what is in flight."""
+        """Send nothing more, and stop tracking the entries in flight."""
         ...
 
 
@@ -139,40 +160,50 @@ class SegmentEntryReader(Protocol):
 
     @property
     def lac(self) -> int:
-        """The last entry known to be readable, -1 for none."""
+        """The last entry that is known to be readable, or -1."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Is its end known for good? Then ``lac`` is the last entry."""
+        """Whether the final end of the ledger is known. If so, `lac` is the last entry."""
         ...
 
     @property
     def last_response_at(self) -> float:
-        """When a bookie last answered a wait for the ledger's end, by trio's clock; -inf: none did."""
+        """The time at which a bookie last answered a wait for the end of the ledger.
+
+        By trio's clock, -inf if none did.
+        """
         ...
 
     async def why_unreadable(self, entry: int) -> str:
-        """What each replica says, where the entry of a closed ledger certainly cannot be read; else "".
+        """Return each replica's answer if an entry of a closed ledger cannot be read, otherwise "".
 
-        Raises `NoSuchLedger`.
+        An answer other than "" means that the entry certainly cannot be read.
+
+        Raises:
+            NoSuchLedger: The ledger was deleted.
         """
         ...
 
     def record_lac(self, lac: int) -> None:
-        """Somebody proved that ``lac`` is confirmed (H24)."""
+        """Record that the caller has proof that ``lac`` is acknowledged (H24)."""
         ...
 
     def close(self) -> None:
-        """Follow the ledger no longer."""
+        """Stop watching the ledger."""
         ...
 
     async def refresh_lac(self) -> int:
-        """Ask the bookies how far is confirmed. Raises `LedgerStateUnknown` when too few answer."""
+        """Request the LAC from the bookies.
+
+        Raises:
+            LedgerStateUnknown: Too few bookies answered.
+        """
         ...
 
     async def read(self, first: int, last: int, *, bytes_max: int) -> Sequence[SegmentEntry]:
-        """Contiguous entries from ``first``, at least one."""
+        """Return contiguous entries from ``first``, at least one."""
         ...
 
     async def wait(
@@ -182,40 +213,47 @@ class SegmentEntryReader(Protocol):
         wait_s: float,
         on_entries: Callable[[Sequence[SegmentEntry]], int] | None = None,
     ) -> int:
-        """The LAC, when it is above ``after``, the ledger is closed, or the time is over.
+        """Wait until the LAC is above an entry, the ledger is closed, or a timeout, and return the LAC.
 
-        ``take`` gets entries that come meanwhile, from ``after`` + 1 on without a gap, and says how many
-        it took; the wait goes on while it takes all that there are.
+        Args:
+            after: The last entry that the caller has.
+            wait_s: The timeout.
+            on_entries: Receives the entries that arrive during the wait, from ``after`` + 1 without gaps, and
+                returns the number that it accepted. The wait continues as long as it accepts all available
+                entries.
         """
         ...
 
 
 class SegmentLedger(Protocol):
-    """A ledger's record as it was read; shares made from it are conditional on its version."""
+    """The metadata of a ledger at the time of reading.
+
+    Operations that it returns apply only to this version of it.
+    """
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """(log id, segment) of the log that refers to it, or None."""
+        """The log ID and segment number of the log that refers to it, or None."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Is its end known for good?"""
+        """Whether its final end is known."""
         ...
 
     @property
     def incarnation(self) -> int:
-        """The id of the log it was made for."""
+        """The ID of the log for which it was created."""
         ...
 
     @property
     def last_entry(self) -> int | None:
-        """-1 where it is empty, None where it is not closed."""
+        """Its last entry: -1 if it is empty, None if it is not closed."""
         ...
 
     @property
     def length(self) -> int | None:
-        """Payload bytes of all entries, None where it is not closed."""
+        """The size of the payloads of all entries in bytes, or None if it is not closed."""
         ...
 
     @property
@@ -225,23 +263,34 @@ class SegmentLedger(Protocol):
 
     @property
     def custom(self) -> Mapping[str, bytes]:
-        """What its creator, and who closed it, wrote beside it."""
+        """The custom metadata that its creator, and the client that closed it, stored."""
         ...
 
     def link_ops(self, owner: tuple[int, int]) -> Transaction:
-        """The share of a transaction that makes it a log's segment. It is closed and has no owner."""
+        """Return the operations that make it a segment of a log, as a part of a transaction.
+
+        The ledger must be closed and have no owner.
+        """
         ...
 
     def delete_ops(self) -> Transaction:
-        """The share of a transaction that deletes it. Raises `InvalidRequest` where a log refers to it."""
+        """Return the operations that delete it, as a part of a transaction.
+
+        Raises:
+            InvalidRequest: A log refers to the ledger.
+        """
         ...
 
 
 class LedgerFinder(Protocol):
-    """Who finds ledgers' records."""
+    """Finds the metadata of ledgers."""
 
     async def find(self, ledger_id: int) -> SegmentLedger:
-        """The record, for whoever links or deletes it. Raises `NoSuchLedger`."""
+        """Return the metadata of a ledger, to link or delete it.
+
+        Raises:
+            NoSuchLedger: The ledger does not exist.
+        """
         ...
 
 
@@ -256,7 +305,11 @@ class SegmentEntryStore(LedgerFinder, Protocol):
         quorums: tuple[int, int, int] | None = None,
         incarnation: int = 0,
     ) -> NewSegmentLedger:
-        """Choose an id and an ensemble. Raises `NotEnoughBookies`."""
+        """Choose an ID and an ensemble for a new ledger.
+
+        Raises:
+            NotEnoughBookies: There are too few bookies for the ensemble.
+        """
         ...
 
     def writer(
@@ -266,43 +319,73 @@ class SegmentEntryStore(LedgerFinder, Protocol):
         on_confirmed: Callable[[int], None] = ...,
         on_failed: Callable[[DistributedLogError], None] = ...,
     ) -> SegmentEntryWriter:
-        """The writer of a ledger whose creating transaction succeeded.
+        """Return the writer of a ledger whose creating transaction succeeded.
 
-        ``on_confirmed`` is called with each new LAC and must not raise, ``on_failed`` once, with `error`.
-        Neither is called before this returns.
+        Args:
+            prepared: The result of `prepare`.
+            on_confirmed: Called with each new LAC. It must not raise.
+            on_failed: Called once, with `error`, when the writer ends by an error. Neither callback runs
+                before this method returns.
         """
         ...
 
     def gather(self) -> None:
-        """What writers send from now on may wait for `send_gathered`, which follows before anyone waits."""
+        """Collect the entries that writers send from now on until `send_gathered`.
+
+        The caller must call `send_gathered` before any task waits.
+        """
         ...
 
     def send_gathered(self) -> None:
-        """Send it."""
+        """Send the collected entries."""
         ...
 
     async def open(self, ledger_id: int, *, turn: int = 0) -> SegmentEntryReader:
-        """For reading, without recovery. Raises `NoSuchLedger`.
+        """Open a ledger for reading, without recovery.
 
-        ``turn``: where all bookies hold everything, who reads with another one asks another one first.
+        Args:
+            ledger_id: The ledger.
+            turn: Readers with different numbers start with different bookies, if every bookie has all
+                entries.
+        Raises:
+            NoSuchLedger: The ledger does not exist.
         """
         ...
 
     async def follow(self, ledger_id: int) -> SegmentEntryReader:
-        """As `open`, for who waits for what comes: the LAC is what `wait` is told. Raises `NoSuchLedger`."""
+        """Open a ledger as `open` does, for a reader that waits for new entries.
+
+        The bookies are not asked for the LAC. The reader has the LAC that `SegmentEntryReader.wait` receives.
+
+        Raises:
+            NoSuchLedger: The ledger does not exist.
+        """
         ...
 
     async def recover(self, ledger_id: int) -> ClosedLedger:
-        """Fence, find the end, close. Raises `RecoveryIncomplete`, `NoSuchLedger`."""
+        """Fence a ledger, find its end and close it.
+
+        Raises:
+            RecoveryIncomplete: Too few bookies answered.
+            NoSuchLedger: The ledger does not exist.
+        """
         ...
 
     async def different_copy(self, ledger_id: int, digests: Sequence[int]) -> str:
-        """Which copy of a closed ledger is absent, damaged or other than meant, in words; "": none is.
+        """Return a message about a replica of a closed ledger that differs, or "" if all match.
 
-        ``digests``: xxh3_64 of each entry's payload, in order. Raises what keeps a bookie from being asked.
+        A replica differs if it is missing, corrupt, or has other entries. An error of a bookie that does not
+        answer is raised.
+
+        Args:
+            ledger_id: The ledger.
+            digests: The xxh3_64 digest of each entry's payload, in order.
         """
         ...
 
     async def delete_ops(self, ledger_id: int) -> Transaction:
-        """The share of a transaction that turns it to DELETING (H21). Empty where it is gone."""
+        """Return the operations that set the ledger's state to DELETING (H21).
+
+        The result is empty if the ledger does not exist.
+        """
         ...

@@ -1,11 +1,12 @@
-"""What a deleted log leaves behind (pure): where it ended, so that who was reading it can tell.
+"""The deleted-log record: the end of a deleted log, so that its readers can distinguish the cases (pure).
 
     gone/<bucket, 3 hex>/<namespace path> 00 <log name>  ->  [format, [log, ...]], the last deleted last
 
-One key a name, the last `LOGS_PER_NAME` logs that had it. Names fall into buckets by their digest, and a
-deletion (`log_deletion.py`) makes room in its own bucket: there are never more than `BUCKETS` x
-`NAMES_PER_BUCKET` keys (some 5 MB, at the very most 25), and nobody has to go round and clear them away. What
-had to go is met as "not known": an error or a warning, never silence (docs/decisions/0011).
+There is one key per name, with the last `LOGS_PER_NAME` logs of this name. A digest assigns each name to a
+bucket. A deletion (`log_deletion.py`) first evicts old names from its own bucket. Therefore at most `BUCKETS`
+x `NAMES_PER_BUCKET` keys exist (about 5 MB, 25 MB at the very most), and no background cleanup is needed. For
+a log whose record was evicted, the outcome is "not known". This is reported as an error or a warning, and is
+never silent (docs/decisions/0011).
 """
 
 from dataclasses import dataclass
@@ -31,41 +32,41 @@ _NUMBERS = row(number(), number(), number())
 
 @dataclass(frozen=True, slots=True)
 class DeletedLog:
-    """One log that had this name."""
+    """A deleted log of this name."""
 
     log_id: int
     end: LogEnd
     first_sequence_id: int
-    """Of the first record that was not truncated when it was deleted."""
+    """The sequence ID of the first record that was not truncated when the log was deleted."""
     deleted_ms: int
-    """Wall clock of who deleted it; says only which name of a bucket goes first."""
+    """The wall clock of the deleting client. It only decides which name of a bucket is evicted first."""
 
     @classmethod
     def of(cls, state: LogState, deleted_ms: int) -> "DeletedLog":
-        """Of a log that is being deleted, whose end is noted."""
-        assert state.end is not None, "the end is noted before anything goes"
+        """Return the record of a log that is being deleted and whose end is stored."""
+        assert state.end is not None, "the end is stored before any segment is deleted"
         return cls(state.log_id, state.end, state.truncated_sequence_id, deleted_ms)
 
     @property
     def incarnation(self) -> str:
-        """As users and checkpoints name the log."""
+        """The log's incarnation, as in positions and checkpoints."""
         return incarnation_text(self.log_id)
 
 
 def deleted_logs_key(namespace: str, name: str) -> bytes:
-    """The key of the tombstones of a name."""
+    """Return the key of the deleted-log records of a name."""
     full_name = namespace.encode() + b"\x00" + name.encode()
     return bucket_prefix(namespace, name) + full_name
 
 
 def bucket_prefix(namespace: str, name: str) -> bytes:
-    """What the keys of this name's bucket begin with."""
+    """Return the prefix of the keys in this name's bucket."""
     full_name = namespace.encode() + b"\x00" + name.encode()
     return DELETED_PREFIX + b"%03x/" % (xxhash.xxh3_64_intdigest(full_name) % BUCKETS)
 
 
 def encode_deleted_logs(deleted_logs: list[DeletedLog]) -> bytes:
-    """As a packed list with a format number."""
+    """Encode the records as a packed list with a format number."""
     return pack(
         [
             FORMAT,
@@ -83,15 +84,20 @@ def encode_deleted_logs(deleted_logs: list[DeletedLog]) -> bytes:
 
 
 def decode_deleted_logs(value: bytes) -> list[DeletedLog]:
-    """Raises `CorruptData`, or `UnsupportedFormat`."""
-    what = "the tombstones of a name"
+    """Decode the records.
+
+    Raises:
+        CorruptData: The value is invalid.
+        UnsupportedFormat: A newer version wrote the value.
+    """
+    what = "the deleted-log records of a name"
     fields_by_log = check_stored(decode_fields(value, FORMAT, 2, what)[0], list_of_any, what)
     return [_decode_one(log_fields) for log_fields in fields_by_log]
 
 
 def _decode_one(log_fields: Any) -> DeletedLog:
     if type(log_fields) is not list or len(log_fields) < 8:
-        raise CorruptData("a tombstone is a list of eight fields")
+        raise CorruptData("a deleted-log record is a list of eight fields")
     numbers = [log_fields[0], log_fields[6], log_fields[7]]
-    log_id, first_sequence_id, deleted_ms = check_stored(numbers, _NUMBERS, "a tombstone")
+    log_id, first_sequence_id, deleted_ms = check_stored(numbers, _NUMBERS, "a deleted-log record")
     return DeletedLog(log_id, LogEnd.from_list(log_fields[1:6]), first_sequence_id, deleted_ms)

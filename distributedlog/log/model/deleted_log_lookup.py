@@ -1,6 +1,6 @@
-"""Where deleted logs lie: what is found of a log that somebody held, and how a deletion leaves its end.
+"""Read and write deleted-log records: find the fate of a log, and store the end of a deleted one.
 
-What is decided by it says `position_outcome.py`; the values are `deleted_log.py`'s.
+`position_outcome.py` decides the consequences. `deleted_log.py` has the format.
 """
 
 from ...metadata.model.interface import Metadata, prefix_end
@@ -25,9 +25,12 @@ log = get_logger("distributedlog.log")
 
 
 async def find_deleted_logs(metadata: Metadata, namespace: str, name: str) -> list[DeletedLog]:
-    """The logs that had this name and were deleted, as far as they are remembered, in that order.
+    """Return the deleted logs of a name that are still recorded, the last deleted last.
 
-    A value that is damaged is as good as forgotten. Raises `UnsupportedFormat`.
+    A corrupt value counts as no record.
+
+    Raises:
+        UnsupportedFormat: A newer version wrote the value.
     """
     stored = await metadata.get(deleted_logs_key(namespace, name))
     return [] if stored is None else _decode_or_empty(stored)
@@ -40,11 +43,16 @@ async def look_up(
     log_id: int,
     current_log: CurrentLog | None = None,
 ) -> LogLookup:
-    """What has become of a log that somebody held, and that is not the one of this name now.
+    """Find the fate of a log to which a caller has a position, and which is not the log of this name now.
 
-    ``there``: the log that is, where the caller knows it.
+    Args:
+        metadata: The metadata store.
+        namespace: The path of the namespace.
+        name: The name of the log.
+        log_id: The log of the position.
+        current_log: The log that has the name now, if the caller has it already.
     """
-    # The state first: what is not deleted by then may be by the next question, never the reverse.
+    # The state is read first: a log that exists now may be deleted before the next read, never the reverse.
     stored_state = await metadata.get(state_key(log_id))
     state = None if stored_state is None else LogState.decode(stored_state.value)
     successor = ""
@@ -67,7 +75,7 @@ async def look_up(
 async def explain_deleted(
     metadata: Metadata, namespace: str, name: str, held_position: HeldPosition
 ) -> DistributedLogError:
-    """Why a log that is not the one of this name now cannot be read from a held position on."""
+    """Return the error of a read from a position whose log is not the log of this name now."""
     lookup = await look_up(metadata, namespace, name, incarnation_id(held_position.incarnation))
     return resolve_position(held_position, lookup).error(name, held_position)
 
@@ -75,9 +83,10 @@ async def explain_deleted(
 async def deleted_log_ops(
     metadata: Metadata, namespace: str, name: str, deleted_log: DeletedLog
 ) -> Transaction:
-    """The share of the transaction that deletes a log: its tombstone after those of its name.
+    """Return the operations that record the deletion of a log, as a part of the transaction that deletes it.
 
-    Makes room first, where the bucket is full: the names whose last deletion is the longest ago go.
+    If the bucket is full, the names with the oldest deletions are evicted first, in transactions of their
+    own.
     """
     key = deleted_logs_key(namespace, name)
     await _evict_oldest(metadata, namespace, name)
@@ -86,7 +95,7 @@ async def deleted_log_ops(
     kept_logs = [
         earlier_log for earlier_log in earlier_logs if earlier_log.log_id != deleted_log.log_id
     ] + [deleted_log]
-    # By its revision: a key that is given up and made again counts its versions anew.
+    # Compare the revision, because the version of a key that is deleted and created again restarts.
     unchanged = Compare.mod_revision(key, 0 if stored is None else stored.mod_revision)
     return Transaction((unchanged,), (Put(key, encode_deleted_logs(kept_logs[-LOGS_PER_NAME:])),))
 
@@ -107,11 +116,14 @@ def _last_deleted_ms(item: KeyValue) -> int:
     try:
         return max((deleted_log.deleted_ms for deleted_log in _decode_or_empty(item)), default=-1)
     except UnsupportedFormat:
-        return NUMBER_MAX  # a newer program's: not ours to give up first
+        return NUMBER_MAX  # written by a newer program: evicted last
 
 
 def _decode_or_empty(item: KeyValue) -> list[DeletedLog]:
-    """A value that cannot be read is worth nothing, and must not keep a log from being deleted."""
+    """Decode the records.
+
+    A corrupt value counts as empty, because it must not prevent the deletion of a log.
+    """
     try:
         return decode_deleted_logs(item.value)
     except CorruptData as error:

@@ -1,4 +1,4 @@
-"""The value of a key that says who is there, under its process's lease (pure)."""
+"""The value of a key that names the current owner, under the lease of its process (pure)."""
 
 from dataclasses import dataclass
 
@@ -16,29 +16,41 @@ _PROXY = text(64)
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """The value of ``log/<id>/lock``, and of subscribers' and workers' keys."""
+    """The value of ``log/<id>/lock``, and of the keys of subscribers and workers."""
 
     owner: str
     writer_id: str
-    """Random, one a claim: for after an unknown outcome."""
+    """A random ID per claim. It identifies the claim after an unknown outcome."""
     acquired_ms: int
     proxy: str = ""
-    """The id of the write proxy that it is; "": it is none. Not in what older programs wrote."""
+    """The ID of the owning write proxy, or "" if the owner is not a proxy. Older programs do not store it."""
 
     @classmethod
     def create(cls, owner: str, random_bits: int, now_ms: int, proxy: str = "") -> "LockRecord":
-        """Of a new claim by this process; ``chance`` are 64 bits that it has drawn."""
+        """Return the record of a new claim of this process.
+
+        Args:
+            owner: The name of the owner, for people.
+            random_bits: 64 random bits.
+            now_ms: The wall clock.
+            proxy: The ID of the write proxy, or "".
+        """
         return cls(owner, f"{random_bits:016x}", now_ms, proxy)
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
-        """As a packed list with a format number."""
+        """Encode the record as a packed list with a format number."""
         fields = [FORMAT, self.owner, self.writer_id, self.acquired_ms]
         return pack([*fields, self.proxy] if self.proxy else fields)
 
     @classmethod
     def decode(cls, value: bytes) -> "LockRecord":
-        """Raises `CorruptData`, or `UnsupportedFormat`."""
+        """Decode the record.
+
+        Raises:
+            CorruptData: The value is invalid.
+            UnsupportedFormat: A newer version wrote the value.
+        """
         what = "a lock's record"
         fields = decode_fields(value, FORMAT, 4, what)
         proxy = check_stored(fields[3], _PROXY, what) if len(fields) > 3 else ""

@@ -1,14 +1,14 @@
-"""What must be agreed about one log, in one small key, and how it may change (pure).
+"""The state of a log, which all its clients must agree on, in one small key, and its changes (pure).
 
-Everybody who changes a log compares this key's version; whether a *writer* is still the owner is said by
-``epoch`` alone (H12): a truncation may bump the version under a living writer. At most 1 KiB, for it
-is rewritten at each roll and pushed to each reader; segments are keys of their own.
+Every client that changes a log compares the version of this key. Only ``epoch`` decides whether a *writer*
+still owns the log (H12), because a truncation may change the version while the writer is active. The value
+has at most 1 KiB, because each roll rewrites it and each reader receives it. Segments have keys of their own.
 
-The format says who may read it, `LogState.writer_format` who may change it. Fields that a newer program has
-added at the end, and lets this one change, are kept (H149).
+The format number defines which programs can read it, and `LogState.writer_format` which can change it. Fields
+that a newer program has added at the end are kept, if that program permits this one to change the log (H149).
 
-Segments ``first_segment`` .. ``last_segment`` exist; those from ``open_from`` on are in progress: one, or
-two while a roll waits for the close of the older. They are closed in ascending order.
+Segments ``first_segment`` to ``last_segment`` exist. Those from ``first_open_segment`` on are in progress:
+one, or two while a roll waits for the close of the older one. They are closed in ascending order.
 """
 
 from collections.abc import Mapping
@@ -38,19 +38,24 @@ from ..format.dlsn import DLSN
 
 FORMAT = 2
 WRITER_FORMAT = 5
-"""Of the changes that this program makes: it changes no log that wants a newer one."""
+"""The format of changes by this program. It changes no log that requires a newer one."""
 WRITER_FORMAT_PLAIN, WRITER_FORMAT_PRODUCERS, WRITER_FORMAT_UNORDERED, WRITER_FORMAT_BOTH = (
     2,
     3,
     4,
     5,
 )
-"""Of a log that has never had producers; of one that has, which only programs that keep them change; of one
-whose txids have decreased, which only programs change that close a segment by its greatest txid; of one with
-both."""
+"""Writer formats of a log, which define the programs that may change it.
+
+- Plain: the log has never had producers.
+- Producers: the log has producers, so only programs that maintain their state may change it.
+- Unordered: its txids have decreased, so only programs that close a segment with its greatest txid may change
+  it.
+- Both: the log has producers, and its txids have decreased.
+"""
 STATE_BYTES_MAX = 1024
 IN_PROGRESS_MAX = 2
-"""Segments: whoever takes the log over makes a list of them, whatever its state says."""
+"""Maximum number of segments in progress. A takeover handles them as a list, whatever the state contains."""
 OWNER_BYTES_MAX = 200
 GIVEN, COUNT, MS, BYTES, AUTO = TXID_RULES = ("given", "count", "ms", "bytes", "auto")
 """The stored names of the txid policies (`txid_policy.py`)."""
@@ -58,93 +63,103 @@ GIVEN, COUNT, MS, BYTES, AUTO = TXID_RULES = ("given", "count", "ms", "bytes", "
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where a log ended when it was deleted."""
+    """The end of a log when it was deleted."""
 
     dlsn: DLSN
-    """After its last record."""
+    """The position after its last record."""
     sequence_id: int
-    """How many records it ever had."""
+    """The number of records that it ever had."""
     is_exact: bool
-    """False: its last segment could not be recovered. It may have gone further, never less far."""
+    """False if its last segment could not be recovered. The log may then have ended later, but not
+    earlier."""
 
     def to_list(self) -> list[Any]:
-        """Five fields, for a packed value."""
+        """Return five fields for a packed value."""
         return [*self.dlsn, self.sequence_id, self.is_exact]
 
     @classmethod
     def from_list(cls, fields: Any) -> "LogEnd":
-        """What `to_list` gave. Raises `CorruptData`."""
+        """Return the end in a result of `to_list`.
+
+        Raises:
+            CorruptData: The fields are invalid.
+        """
         segment, entry, slot, sequence_id, exact = check_stored(fields, _END, "the end of a log")
         return cls(DLSN(segment, entry, slot), sequence_id, exact)
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedSegmentTotals:
-    """What closed segments add to what a log's state says of all of them."""
+    """The totals of closed segments, which are added to the log's state."""
 
     records: int = 0
     size_bytes: int = 0
     last_txid: int = -1
-    """-1: they hold no record."""
+    """The greatest txid, or -1 if the segments have no record."""
     last_time_ms: int = 0
-    """Log time at their end."""
+    """The log time at their end."""
     last_dlsn: DLSN | None = None
-    """Of their last record."""
+    """The position of their last record."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The value of ``log/<id>/state``. Changes are methods that give the next value."""
+    """The value of ``log/<id>/state``. Methods that change it return a new value."""
 
     log_id: int
     name: str
     created_ms: int
     incarnation: int = 0
     epoch: int = 0
-    """Grows with each writer. A writer whose epoch is not this one has been fenced."""
+    """Raised by each writer. A writer with another epoch is fenced."""
     owner: str = ""
-    """Who writes, in words, or "" when nobody holds the log."""
+    """The name of the writer, for people, or "" if the log has no owner."""
     writer_id: str = ""
-    """Random, one a writer: tells its own change from another's after an unknown outcome."""
+    """A random ID per writer. After an unknown outcome, it distinguishes the writer's own change from another
+    one."""
     first_segment: int = 1
     first_open_segment: int = 1
     last_segment: int = 0
     last_txid: int = -1
-    """Of the closed segments; -1 while they hold no record."""
+    """The greatest txid of the closed segments, or -1 if they have no record."""
     next_sequence_id: int = 0
-    """The sequence id of the first record of segment ``open_from``."""
+    """The sequence ID of the first record of segment ``first_open_segment``."""
     truncated_to: DLSN = DLSN.INITIAL
-    """Nothing before this is readable."""
+    """The truncation point. No record before it is readable."""
     truncated_sequence_id: int = 0
     sealed: bool = False
     deleting: bool = False
     quorums: tuple[int, int, int] | None = None
-    """Ensemble, write quorum, ack quorum of this log's ledgers, where they differ from the default."""
+    """Ensemble size, write quorum and ack quorum of this log's ledgers, if they differ from the default."""
     end: LogEnd | None = None
-    """Of a log that is being deleted; there before its first segment goes."""
+    """The end of a log that is being deleted. It is stored before the first segment is deleted."""
     time_ms: int = 0
-    """The greatest log time of the closed segments, ms since 1970: what is written later is not before it."""
+    """The greatest log time of the closed segments, in ms since 1970. Later entries are not stamped below
+    it."""
     bytes_total: int = 0
-    """Entry bytes of all closed segments that the log ever had, without replication; -1: not known, of a log
-    that was begun in format 1."""
+    """Entry bytes of all closed segments that the log ever had, without replication. -1 means not known,
+    for a log that was created in format 1."""
     txid_rule: str = AUTO
-    """Used, and changed, by programs without policies: they replace ``auto`` by ``given`` or ``ms``."""
+    """For programs without policies, which use and change it: they replace ``auto`` by ``given`` or
+    ``ms``."""
     had_unordered_txids: bool = False
-    """A txid of this log was lower than one before it."""
+    """Whether a txid of this log was lower than an earlier one."""
     writer_format: int = WRITER_FORMAT_PLAIN
-    """Programs that know less must not change the log."""
+    """Programs with a lower `WRITER_FORMAT` must not change the log."""
     producer_snapshot_segment: int = 0
-    """The newest closed segment whose last entry names a snapshot of the producers; 0: none does."""
+    """The newest closed segment whose last entry refers to a snapshot of the producers, or 0."""
     last_dlsn: DLSN | None = None
-    """Of the last record in the closed segments; None: there was none yet (or it is not known, as above)."""
+    """The position of the last record in the closed segments. None if there was none, or if it is not known
+    as for ``bytes_total``."""
     txid_policy: str = ""
-    """One of `TXID_RULES`, or a newer program's. "": no program with policies has written to this log."""
+    """One of `TXID_RULES`, or a policy of a newer program. "" if no program with policies has written to
+    this log."""
     unknown_fields: tuple[Any, ...] = ()
     """Fields of a newer program, as they were read."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.first_segment <= self.first_open_segment <= self.last_segment + 1, (
-            "segments are closed in order, and the first ones go first"
+            "segments are closed and deleted in order"
         )
         assert self.last_segment - self.first_open_segment < IN_PROGRESS_MAX, (
             "at most two segments are in progress"
@@ -152,17 +167,24 @@ class LogState:
 
     @property
     def earliest(self) -> DLSN:
-        """The first position that is left: segments go whole, a truncation ends anywhere."""
+        """The first available position.
+
+        It is the truncation point, or the start of the first segment if that is greater: segments are deleted
+        as a whole, but a truncation point may be anywhere.
+        """
         return max(self.truncated_to, DLSN(self.first_segment, 0, 0))
 
     @property
     def policy(self) -> str:
-        """The txid policy: of a log of an older program the one that it behaved by."""
+        """The txid policy. For a log of an older program, the policy that matches its behavior."""
         return self.txid_policy or self.txid_rule
 
     @property
     def is_txid_searchable(self) -> bool:
-        """Whether a txid can be searched for: none decreased, or all entries store the greatest so far."""
+        """Whether txids can be searched for.
+
+        They can if none decreased, or if all entries store the greatest txid so far.
+        """
         return not self.had_unordered_txids or self.writer_format in (
             WRITER_FORMAT_UNORDERED,
             WRITER_FORMAT_BOTH,
@@ -170,7 +192,7 @@ class LogState:
 
     @property
     def has_producers(self) -> bool:
-        """Whether its entries have a section on producers."""
+        """Whether its entries have a producer section."""
         return self.writer_format in (WRITER_FORMAT_PRODUCERS, WRITER_FORMAT_BOTH)
 
     @property
@@ -179,29 +201,42 @@ class LogState:
         return range(self.first_open_segment, self.last_segment + 1)
 
     def with_writer(self, owner: str, writer_id: str) -> "LogState":
-        """A new writer owns the log: whoever wrote before can neither roll nor close any more (H12)."""
+        """Return the state with a new owner.
+
+        The previous writer can neither roll nor close segments any more (H12).
+
+        Raises:
+            LogNotFound: The log is being deleted.
+            EndOfStream: The log is sealed.
+        """
         if self.deleting:
             raise LogNotFound(
                 f'log "{self.name}" is being deleted by {self.owner}; deleting it again finishes that'
             )
         if self.sealed:
-            raise EndOfStream(f'log "{self.name}" is sealed: it takes no more records')
+            raise EndOfStream(f'log "{self.name}" is sealed: it accepts no more records')
         return self._with_owner(owner, writer_id)
 
     def with_deletion_begun(self, owner: str, writer_id: str) -> "LogState":
-        """From here on nobody opens the log; whoever wrote is as fenced as by another writer (H13)."""
+        """Return the state at the start of a deletion.
+
+        The log can no longer be opened, and its writer is fenced as by another writer (H13).
+        """
         return replace(self._with_owner(owner, writer_id), deleting=True)
 
     def with_end(self, *, exact: bool) -> "LogState":
-        """Where a log that is being deleted ends: after its closed segments. The first one noted stays."""
-        assert self.deleting, "only what is deleted ends here"
+        """Return the state with the end of a log that is being deleted: after its closed segments.
+
+        An end that is already stored is kept.
+        """
+        assert self.deleting, "the end is stored only during a deletion"
         if self.end is not None:
             return self
         end = LogEnd(DLSN(self.first_open_segment, 0, 0), self.next_sequence_id, exact)
         return replace(self, end=end)
 
     def without_segments_to(self, segment: int) -> "LogState":
-        """The segments up to this one are gone."""
+        """Return the state without the segments up to and including this one."""
         assert segment <= self.last_segment
         return replace(
             self,
@@ -214,13 +249,13 @@ class LogState:
         return replace(self, epoch=self.epoch + 1, owner=owner_text, writer_id=writer_id)
 
     def with_segment(self) -> "LogState":
-        """One more segment is in progress."""
+        """Return the state with one more segment in progress."""
         return replace(self, last_segment=self.last_segment + 1, txid_policy=self.policy)
 
     def with_linked(self, totals: ClosedSegmentTotals) -> "LogState":
-        """A closed segment follows the last one; none is in progress (H13)."""
+        """Return the state with a closed segment after the last one. No segment may be in progress (H13)."""
         assert not self.in_progress, "segments are linked after closed ones"
-        assert not self.sealed, "a sealed log takes no more segments"
+        assert not self.sealed, "a sealed log accepts no more segments"
         last = self.last_segment + 1
         return replace(
             self._with_totals(totals),
@@ -232,8 +267,8 @@ class LogState:
     def with_unordered(self) -> "LogState":
         """Return the state of a log whose txids are about to decrease.
 
-        If they decreased under an older program, whose entries do not store the greatest so far, no search is
-        right any more, and the log stays unsearchable.
+        If they decreased under an older program, whose entries do not store the greatest txid so far, no
+        search can be correct, and the log stays unsearchable.
         """
         if self.had_unordered_txids:
             return self
@@ -245,7 +280,7 @@ class LogState:
         return replace(self, had_unordered_txids=True, writer_format=writer_format)
 
     def with_producers(self) -> "LogState":
-        """Its entries are about to say what they hold of producers (H71)."""
+        """Return the state of a log whose entries are about to get producer sections (H71)."""
         next_formats = {
             WRITER_FORMAT_PLAIN: WRITER_FORMAT_PRODUCERS,
             WRITER_FORMAT_UNORDERED: WRITER_FORMAT_BOTH,
@@ -253,34 +288,36 @@ class LogState:
         return replace(self, writer_format=next_formats.get(self.writer_format, self.writer_format))
 
     def with_producer_snapshot(self, segment: int) -> "LogState":
-        """What is known of producers is found from this closed segment alone."""
+        """Return the state with the closed segment from which the producer state can be read."""
         assert self.producer_snapshot_segment <= segment < self.first_open_segment, (
             "the newest closed one"
         )
         return replace(self, producer_snapshot_segment=segment)
 
     def with_seal(self) -> "LogState":
-        """The log ends here, for good."""
+        """Return the sealed state."""
         assert not self.in_progress, "a log is sealed when all its segments are closed"
         return replace(self, sealed=True)
 
     def with_truncation(self, to: DLSN, sequence_id: int) -> "LogState":
-        """Nothing before ``to`` is readable any more. It never goes back: a lower point changes nothing."""
+        """Return the state with a truncation point. It never decreases, so a lower point changes nothing."""
         if to <= self.truncated_to:
             return self
         return replace(self, truncated_to=to, truncated_sequence_id=sequence_id)
 
     def with_quorums(self, quorums: tuple[int, int, int] | None) -> "LogState":
-        """The next segments have these; None: the default of who writes."""
+        """Return the state with these quorums for the next segments. None means the default of the writer."""
         return replace(self, quorums=quorums)
 
     def with_name(self, name: str) -> "LogState":
-        """The same log under another name."""
-        assert not self.deleting, "what is being deleted keeps its name: its tombstone goes by it"
+        """Return the state with another name."""
+        assert not self.deleting, (
+            "a log that is being deleted keeps its name for its deleted-log record"
+        )
         return replace(self, name=name)
 
     def with_closed(self, segment: int, totals: ClosedSegmentTotals) -> "LogState":
-        """The oldest segment in progress is complete."""
+        """Return the state after the oldest segment in progress is closed."""
         assert segment == self.first_open_segment <= self.last_segment, (
             "segments are closed in order"
         )
@@ -295,26 +332,27 @@ class LogState:
             time_ms=max(self.time_ms, totals.last_time_ms),
             bytes_total=self.bytes_total + totals.size_bytes if has_byte_count else -1,
             last_dlsn=totals.last_dlsn or self.last_dlsn,
-            # In a log of an older program these came with txids: else it had stored ``ms`` before.
+            # In a log of an older program, these records had txids. Otherwise it would have stored ``ms``.
             txid_rule=GIVEN
             if self.policy == AUTO and not self.txid_policy and totals.records
             else self.txid_rule,
         )
 
     def without_owner(self) -> "LogState":
-        """The writer has gone in good order; its epoch stays."""
+        """Return the state after its writer has closed. The epoch stays."""
         return replace(self, owner="", writer_id="")
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
-        """At most 1 KiB (H40), in the newest format: whoever changes a log of an older one lifts it.
+        """Encode the state in at most 1 KiB (H40), always in the newest format.
 
-        Raises `UnsupportedFormat` where only newer programs may change the log.
+        Raises:
+            UnsupportedFormat: Only newer programs may change the log.
         """
         if self.writer_format > WRITER_FORMAT:
             raise UnsupportedFormat(
-                f'log "{self.name}" is changed by programs of format {self.writer_format} and newer, '
-                f"this one has {WRITER_FORMAT}: it only reads it"
+                f'log "{self.name}" can be changed only by programs of format {self.writer_format} and '
+                f"newer; this one has {WRITER_FORMAT} and can only read it"
             )
         value = pack(
             [
@@ -353,7 +391,12 @@ class LogState:
 
     @classmethod
     def decode(cls, value: Buffer) -> "LogState":
-        """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
+        """Decode the state.
+
+        Raises:
+            CorruptData: The value is invalid.
+            UnsupportedFormat: A newer version wrote the value.
+        """
         what = "the state of a log"
         written_in, fields = format_and_fields(value, {1: 18, 2: 26}, what)
         *leading_fields, truncated_to, truncated_sequence_id, sealed, deleting, quorums = (
@@ -361,8 +404,8 @@ class LogState:
         )
         end = LogEnd.from_list(fields[17]) if len(fields) > 17 and fields[17] is not None else None
         if written_in == 1:
-            # Of its segments' times and bytes nothing is known here, and whoever wrote gave the txids.
-            never_written = leading_fields[4] == 0  # no epoch: nobody ever wrote
+            # This format has no times and sizes of segments, and its writers always gave the txids.
+            never_written = leading_fields[4] == 0  # without an epoch the log never had a writer
             bytes_total, default_policy = (0, AUTO) if never_written else (-1, GIVEN)
             later_fields = (
                 0,
@@ -383,15 +426,15 @@ class LogState:
         rest = (truncated_sequence_id, sealed, deleting, quorums, end, *later_fields)
         try:
             return cls(*(*leading_fields, DLSN(*truncated_to), *rest))
-        except AssertionError as error:  # fields that do not fit each other
-            raise CorruptData(f"{what} cannot be: {error}") from None
+        except AssertionError as error:  # the fields contradict each other
+            raise CorruptData(f"{what} is invalid: {error}") from None
 
 
 def bool_to_int_txid(value: Any) -> Any:
-    """Read a stored txid that is true or false as 1 or 0; return any other value unchanged.
+    """Return a stored txid that is true or false as 1 or 0, and any other value unchanged.
 
-    Programs of format 3 and before stored what the caller gave, so that ``txid=True`` closed a segment with a
-    record that its own log could not read any more.
+    Programs of format 3 and before stored the value that the caller gave. Then ``txid=True`` closed a segment
+    with a record that its own log could not read.
     """
     return int(value) if type(value) is bool else value
 
@@ -436,16 +479,27 @@ _LATER_FIELDS = row(
 
 
 def decode_fields(value: Buffer, newest_format: int, length: int, what: str) -> list[Any]:
-    """The fields after the format number of a packed list. Later fields are left to later versions."""
+    """Return the fields after the format number of a packed list. Fields of later versions are included.
+
+    Raises:
+        CorruptData: The value is invalid.
+        UnsupportedFormat: The format is newer.
+    """
     return format_and_fields(value, dict.fromkeys(range(newest_format + 1), length), what)[1]
 
 
 def format_and_fields(
     value: Buffer, lengths: Mapping[int, int], what: str
 ) -> tuple[int, list[Any]]:
-    """The format number of a packed list, and the fields after it; later fields are left to later versions.
+    """Return the format number of a packed list, and all fields after it, including those of later versions.
 
-    ``lengths``: of each known format, its least, the number included.
+    Args:
+        value: The packed list.
+        lengths: For each known format, the minimum number of fields, including the format number.
+        what: The name of the value, for errors.
+    Raises:
+        CorruptData: The value is invalid.
+        UnsupportedFormat: The format is newer.
     """
     fields: list[Any] = decode_stored(value, list_of_any, what)
     if not fields or type(fields[0]) is not int:

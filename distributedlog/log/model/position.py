@@ -1,9 +1,10 @@
-"""Position: where a reader goes on, as a value that proves what it says (pure).
+"""Position: where a reader continues, together with a proof that all records before it exist (pure).
 
-A DLSN is an address, which anybody writes down. A `Position` is given by a reader, a snapshot or a named
-position to whoever had everything before it: so what is before it is confirmed (H141), another log of the
-same name is told apart, and what a truncation took has a number. One place may have several DLSNs (after the
-last slot of an entry, the first of the next); its sequence id is one.
+A DLSN is an address, which any program can construct. A `Position` is issued by a reader, a snapshot or a
+named position, so all records before it exist and are confirmed (H141). It also identifies the incarnation of
+the log, and the number of records that a truncation removed can be computed from it. One place in a log can
+have several DLSNs, for example after the last slot of an entry and at the first slot of the next. It has only
+one sequence ID.
 """
 
 import re
@@ -25,14 +26,19 @@ _TEXT = re.compile(r"([0-9a-f]{16})/([0-9.]{5,34})/([0-9]{1,19})")
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next record of a log of one incarnation. As text: ``9f3a0b6c12d4e5f7/1.12.4/4711``."""
+    """The position of the next record in one incarnation of a log.
+
+    As text: ``9f3a0b6c12d4e5f7/1.12.4/4711``. Positions of one incarnation are ordered. Comparing the order
+    of positions of different incarnations raises `InvalidRequest`.
+    """
 
     incarnation: str
-    """16 hex digits, as `LogSnapshot.incarnation`."""
+    """The incarnation of the log, 16 hex digits, as `LogSnapshot.incarnation`."""
     dlsn: DLSN
-    """Of the next record, or where it will be: no record lies between the last one that was had and this."""
+    """The DLSN of the next record, or where it will be. No record is between the last delivered one and this
+    DLSN."""
     sequence_id: int
-    """Of the next record: how many records the log ever had before it."""
+    """The sequence ID of the next record, which is the number of records that the log ever had before it."""
 
     def __str__(self) -> str:
         return f"{self.incarnation}/{self.dlsn}/{self.sequence_id}"
@@ -40,12 +46,12 @@ class Position:
     def __lt__(self, other: "Position") -> bool:
         if self.incarnation != other.incarnation:
             raise InvalidRequest(
-                f"{self} and {other} are positions of different logs: neither is first"
+                f"{self} and {other} are positions of different logs and have no order"
             )
         return (self.sequence_id, self.dlsn) < (other.sequence_id, other.dlsn)
 
     def to_json(self) -> dict[str, Any]:
-        """For ``json.dumps``."""
+        """Return a dictionary for ``json.dumps``."""
         return {
             "incarnation": self.incarnation,
             "dlsn": str(self.dlsn),
@@ -54,7 +60,11 @@ class Position:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Position":
-        """The other way round. Raises `InvalidRequest`."""
+        """Return the position in a result of `to_json`.
+
+        Raises:
+            InvalidRequest: The value is not a position.
+        """
         try:
             text = "{incarnation}/{dlsn}/{sequence_id}".format_map(value)
         except (KeyError, TypeError, ValueError):
@@ -63,11 +73,15 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> "Position":
-        """What ``str`` gives. Raises `InvalidRequest`."""
+        """Return the position in a result of ``str(position)``.
+
+        Raises:
+            InvalidRequest: The text is not a position.
+        """
         match = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise InvalidRequest(
-                f"not a position: {str(text)[:80]!r}; it is written INCARNATION/DLSN/SEQUENCE_ID, such as "
+                f"not a position: {str(text)[:80]!r}; the format is INCARNATION/DLSN/SEQUENCE_ID, such as "
                 "9f3a0b6c12d4e5f7/1.12.4/4711"
             )
         return cls(match[1], DLSN.parse(match[2]), int(match[3]))
@@ -94,18 +108,22 @@ ReadStart = Position | DLSN | TxidStart | TimeStart | Literal["earliest", "lates
 def check_read_start(
     position: object, dlsn: object, txid: object, since: datetime | int | None, at: object
 ) -> ReadStart:
-    """Return the one start that the caller of `Log.open_reader` gave. Raises `InvalidRequest`."""
+    """Return the start that the caller of `Log.open_reader` specified.
+
+    Raises:
+        InvalidRequest: More than one start is given, or one has the wrong type.
+    """
     if sum(given is not None for given in (position, dlsn, txid, since)) > 1:
         raise InvalidRequest(
-            "a reader begins at a position, a dlsn, a txid or a time: give one of them"
+            "a reader starts at a position, a dlsn, a txid or a time; give only one of them"
         )
     since_ms = None if since is None else to_epoch_ms(since, "since")
     if not (position is None or isinstance(position, Position)):
         raise InvalidRequest(
-            f"a position is a Position, not {quoted(position)}; pass a DLSN as dlsn="
+            f"position must be a Position, not {quoted(position)}; use dlsn= for a DLSN"
         )
     if at not in ("earliest", "latest"):
-        raise InvalidRequest(f'a reader begins at "earliest" or "latest", not at {quoted(at)}')
+        raise InvalidRequest(f'at must be "earliest" or "latest", not {quoted(at)}')
     if position is not None:
         return position
     if dlsn is not None:

@@ -1,10 +1,12 @@
-"""What a held position meets: its log goes on, was truncated, deleted, or made again (pure).
+"""Decide the outcome of a held position: its log continues, was truncated, deleted or created again (pure).
 
-One function, `resolve_position`, of what somebody holds and what is found; nothing else decides. A reader
-that has fallen behind, one that is opened, ranges in another process, several logs as one and Spark's queries
-ask it, so one event has one outcome, and the same number of lost records (H154).
+A held position is one that a client stored or keeps in memory. Only the function `resolve_position` decides,
+from the position and the state in the metadata store. It serves readers that have fallen behind, readers that
+are opened, ranges in other processes, several logs that are read as one, and Spark queries. So one event has
+the same outcome and the same number of lost records for all of them (H154).
 
-Where nobody answers there is nothing to decide: that is an error of the store, which is asked again.
+If the metadata store does not answer, nothing is decided. That is an error of the store, and the request is
+repeated.
 """
 
 from collections.abc import Sequence
@@ -27,36 +29,37 @@ from .position import Position
 
 @dataclass(frozen=True, slots=True)
 class HeldPosition:
-    """Of one log: the next position to read."""
+    """The next position to read in one log."""
 
     dlsn: DLSN
     incarnation: str
-    """Of the log's incarnation, 16 hex digits."""
+    """The incarnation of the log, 16 hex digits."""
     sequence_id: int | None
-    """Of the record there; None where it was not known."""
+    """The sequence ID of the record there, or None if it is not known."""
 
     @classmethod
     def of(cls, position: Position) -> "HeldPosition":
-        """One that was proved."""
+        """Return the held position for a proven `Position`."""
         return cls(position.dlsn, position.incarnation, position.sequence_id)
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentLog:
-    """The log of a name that is there now."""
+    """The existing log of a name."""
 
     incarnation: str
     first_dlsn: DLSN
-    """The first position that is left."""
+    """The first available position."""
     first_sequence_id: int
     end: DLSN | None = None
-    """After all that can be read; None: nobody asked."""
+    """The position after all readable records, or None if it was not requested."""
     truncation_point: DLSN | None = None
-    """Where it was truncated: at or before `first`, with no record between. None: at `first`."""
+    """The truncation point. It is at or before ``first_dlsn``, with no record between. None means at
+    ``first_dlsn``."""
 
     @classmethod
     def of(cls, state: LogState, end: DLSN | None = None) -> "CurrentLog":
-        """As its state says."""
+        """Return the log that a state describes."""
         incarnation = incarnation_text(state.log_id)
         return cls(
             incarnation,
@@ -69,55 +72,59 @@ class CurrentLog:
 
 @dataclass(frozen=True, slots=True)
 class LogLookup:
-    """What the store says of a name, and of the log that is held."""
+    """The information in the metadata store about a name and about the log of a held position."""
 
     current_log: CurrentLog | None = None
     deleted_logs: Sequence[DeletedLog] = ()
-    """The logs of this name that were deleted, as far as they are remembered, in that order."""
+    """The deleted logs of this name that are still recorded, the last deleted last."""
     is_being_deleted: bool = False
-    """The log that is held is being deleted, and where it ends is not noted yet."""
+    """Whether the log of the position is being deleted and its end is not stored yet."""
     current_name: str = ""
-    """What the log that is held is called now; "": it is gone."""
+    """The present name of the log of the position, or "" if the log was deleted."""
     successor: str = ""
-    """Which log has the name now, where no more than that is known of it."""
+    """The incarnation of the log that has the name now, if ``current_log`` is not given."""
 
     @classmethod
     def of(cls, state: LogState) -> "LogLookup":
-        """Of the log that is held. Until its end is noted, all that a deleted log had is there."""
+        """Return the information in the state of the held log.
+
+        Until the end of a log that is being deleted is stored, all its records are available.
+        """
         if state.end is None:
             return cls(CurrentLog.of(state))
         return cls(deleted_logs=(DeletedLog.of(state, 0),))
 
 
 class PositionOutcome(Enum):
-    """What is met."""
+    """The outcome for a held position."""
 
     CONTINUE = "go on"
     TRUNCATED = "truncated"
     DELETING = "deleting"
-    """Whether all of it was had is not known yet."""
+    """It is not known yet whether all records were read."""
     DELETED = "deleted"
     RENAMED = "renamed"
-    """It is there, under another name."""
+    """The log exists under another name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionResolution:
-    """What has become of the log, and of the records from the held position on."""
+    """The outcome for a log and for its records from the held position on."""
 
     outcome: PositionOutcome
     position: DLSN | None = None
-    """Where it goes on, perhaps the same place by another name; truncated: the first position left."""
+    """Where reading continues, possibly another DLSN of the same place. After a truncation, the first
+    available position."""
     lost: int | None = 0
-    """Records that were there and will never be read; None: not known how many, if any."""
+    """The number of records that existed and can never be read, or None if it is not known."""
     end: LogEnd | None = None
-    """Of a deleted log, if anybody remembers."""
+    """The end of a deleted log, if it is still recorded."""
     successor: str = ""
-    """The log that has the name now."""
+    """The incarnation of the log that has the name now."""
     current_name: str = ""
 
     def describe(self, name: str, held_position: HeldPosition) -> str:
-        """In words."""
+        """Return the outcome as a sentence."""
         text = f'log "{name}" '
         if self.outcome is PositionOutcome.TRUNCATED:
             lost_text = (
@@ -142,12 +149,12 @@ class PositionResolution:
         return f"{text}: read up to {held_position.dlsn}, {records_lost(self.lost)}"
 
     def error(self, name: str, held_position: HeldPosition) -> DistributedLogError:
-        """For whoever cannot go on."""
+        """Return the error for a reader that cannot continue."""
         assert self.outcome is not PositionOutcome.CONTINUE, "nothing is wrong"
         return self.error_with_message(self.describe(name, held_position))
 
     def error_with_message(self, message: str) -> DistributedLogError:
-        """As `error`, in other words."""
+        """Return the same error as `error`, with another message."""
         if self.outcome is PositionOutcome.TRUNCATED:
             return LogTruncated(message, LogTruncated.packed(str(self.position), self.lost))
         end = "" if self.end is None else str(self.end.dlsn)
@@ -159,7 +166,7 @@ class PositionResolution:
 
 
 def resolve_position(held_position: HeldPosition, lookup: LogLookup) -> PositionResolution:
-    """What has become of the log of this position."""
+    """Decide the outcome of a held position."""
     current_log = lookup.current_log
     if current_log is not None and current_log.incarnation == held_position.incarnation:
         return _resolve_in_log(held_position, current_log)
@@ -186,7 +193,7 @@ def resolve_position(held_position: HeldPosition, lookup: LogLookup) -> Position
 
 
 def _resolve_in_log(held_position: HeldPosition, current_log: CurrentLog) -> PositionResolution:
-    """The same log: is the position still there?"""
+    """Decide whether the position is still available in its log, which exists."""
     first = current_log.first_dlsn
     if held_position.dlsn >= (current_log.truncation_point or first):
         return PositionResolution(PositionOutcome.CONTINUE, max(held_position.dlsn, first))
@@ -198,12 +205,12 @@ def _resolve_in_log(held_position: HeldPosition, current_log: CurrentLog) -> Pos
     if lost == 0 or current_log.first_sequence_id == 0:
         return PositionResolution(
             PositionOutcome.CONTINUE, first
-        )  # nothing but control records, or empty segments
+        )  # only control records, or empty segments, were truncated
     return PositionResolution(PositionOutcome.TRUNCATED, first, lost)
 
 
 def _records_left(held_position: HeldPosition, deleted_log: DeletedLog) -> int | None:
-    """How much of a deleted log lies after a position."""
+    """Return the number of records of a deleted log after a position, or None if it is not known."""
     if not deleted_log.end.is_exact:
         return None
     if held_position.sequence_id is not None:
@@ -212,5 +219,5 @@ def _records_left(held_position: HeldPosition, deleted_log: DeletedLog) -> int |
 
 
 def records_lost(number: int) -> str:
-    """For people."""
+    """Return a phrase with the number of lost records, such as "3 records are lost"."""
     return f"{number} record{' is' if number == 1 else 's are'} lost"

@@ -1,11 +1,12 @@
-"""By what clock a log's segments age, and which of them may go (pure).
+"""The clock by which the segments of a log age, and which segments are old enough to delete (pure).
 
-    clock/retention        -> ms that have passed, as far as elected bookies have counted them
-    log/<log id>/stamps    -> Stamps: by when, on that clock, which segments were closed
+    clock/retention        -> the retention clock: ms that elected bookies have counted
+    log/<log id>/stamps    -> Stamps: which segments were closed by which time on that clock
 
-The clock is moved by the elected bookie alone, by its own monotonic time since it last moved it, at most
-`STEP_MAX_MS` a step: it lags, by elections and by outages, and it never leads. No wall clock has a say, a
-writer's as little as a janitor's (H152). A segment's age counts from the first look that saw it closed.
+Only the elected bookie advances the clock. It adds its own monotonic time since its last step, at most
+`STEP_MAX_MS` per step. Therefore the clock lags after elections and outages, and it is never ahead. No wall
+clock of a writer or a bookie has an effect (H152). The age of a segment counts from the first check that
+finds it closed.
 """
 
 from dataclasses import dataclass, replace
@@ -28,9 +29,10 @@ CLOCK_KEY = b"clock/retention"
 STEP_MAX_MS = 60_000
 STAMP_MARKS_MAX = 64
 HOLD_MAX_S_MIN = 60.0
-"""Of the option ``hold_max_s``: one younger than half of it is renewed without a word to retention."""
+"""Minimum of the option ``hold_max_s``. A hold that was renewed less than half of it ago is renewed without a
+change of the log's stamps, because it cannot have expired yet."""
 NO_HOLD = -1
-"""In the place of the clock at which a hold was made last: there is none."""
+"""Value for the time of the last hold if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +40,23 @@ class Stamps:
     """The value of ``log/<id>/stamps``."""
 
     marks: tuple[tuple[int, int], ...] = ()
-    """(segment, clock): it and all before it were closed by then. Ascending in both."""
+    """Pairs (segment, clock): the segment and all before it were closed by then. Both numbers ascend."""
     open_segment: int = 0
-    """The oldest segment in progress at the last look; 0 for none."""
+    """The oldest segment in progress at the last check, or 0."""
     open_since_ms: int = 0
-    """The clock when it was first seen so."""
+    """The clock when this segment was first found in progress."""
 
     def after_check(
         self, last_closed: int, open_segment: int, clock_ms: int, *, mark_interval_ms: int
     ) -> "Stamps":
-        """After a look: segments up to ``closed_to`` are closed, ``open_segment`` is not (0: none is).
+        """Return the stamps after a check of the log.
 
-        A mark is made every ``every_ms`` at most; what closes in between gets the next one's clock.
+        Args:
+            last_closed: All segments up to this one are closed.
+            open_segment: The oldest segment in progress, or 0.
+            clock_ms: The retention clock.
+            mark_interval_ms: Minimum interval between two marks. A segment that is closed between them gets
+                the clock of the next mark.
         """
         updated = self
         if open_segment != self.open_segment:
@@ -58,11 +65,12 @@ class Stamps:
         if last_closed <= marked_segment or clock_ms < mark_clock_ms + mark_interval_ms:
             return updated
         marks = (*self.marks, (last_closed, clock_ms))
-        # Every second one goes, and what it stood for gets the later clock of the next: nothing is younger.
+        # If there are too many marks, drop every second one. Its segments then get the later clock of the
+        # next mark, so no segment counts as older than it is.
         return replace(updated, marks=marks[::2] if len(marks) > STAMP_MARKS_MAX else marks)
 
     def last_older_than(self, clock_ms: int, retention_ms: int) -> int:
-        """The number of the last segment that was closed so long ago; 0 for none."""
+        """Return the last segment that was closed at least ``retention_ms`` before ``clock_ms``, or 0."""
         return max(
             (
                 segment
@@ -73,18 +81,23 @@ class Stamps:
         )
 
     def without_segments_to(self, segment: int) -> "Stamps":
-        """The segments up to this one have been given up."""
+        """Return the stamps without the segments up to and including this one."""
         return replace(self, marks=tuple(mark for mark in self.marks if mark[0] > segment))
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
-        """As a packed list with a format number."""
+        """Encode the stamps as a packed list with a format number."""
         marks = [list(mark) for mark in self.marks]
         return pack([FORMAT, marks, self.open_segment, self.open_since_ms])
 
     @classmethod
     def decode(cls, value: bytes) -> "Stamps":
-        """Raises `CorruptData`, or `UnsupportedFormat`."""
+        """Decode the stamps.
+
+        Raises:
+            CorruptData: The value is invalid.
+            UnsupportedFormat: A newer version wrote the value.
+        """
         what = "a log's stamps"
         stamps = cls(*check_stored(decode_fields(value, FORMAT, 4, what)[:3], _STAMPS, what))
         if any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(stamps.marks)):
@@ -97,18 +110,26 @@ _CLOCK = row(number())
 
 
 def encode_clock(clock_ms: int) -> bytes:
-    """As a packed list with a format number."""
+    """Encode the retention clock as a packed list with a format number."""
     assert 0 <= clock_ms <= NUMBER_MAX
     return pack([FORMAT, clock_ms])
 
 
 def decode_clock(value: bytes) -> int:
-    """Raises `CorruptData`, or `UnsupportedFormat`."""
+    """Decode the retention clock.
+
+    Raises:
+        CorruptData: The value is invalid.
+        UnsupportedFormat: A newer version wrote the value.
+    """
     what = "the retention clock"
     (clock_ms,) = check_stored(decode_fields(value, FORMAT, 2, what)[:1], _CLOCK, what)
     return int(clock_ms)
 
 
 def stamps_key(log_id: int) -> bytes:
-    """Comes right before the key of the log's state, so that both are read as one range."""
+    """Return the key of a log's stamps.
+
+    It sorts directly before the key of the log's state: one range has both.
+    """
     return b"log/%016x/stamps" % log_id

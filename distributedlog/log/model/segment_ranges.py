@@ -1,6 +1,6 @@
-"""What a planner knows of a log, and ships to whoever reads or writes a part of it elsewhere (pure).
+"""Descriptions of segments and ranges, which a planner sends to the processes that read or write them (pure).
 
-All of it is numbers and text: it pickles, and `to_json` gives what ``json.dumps`` takes.
+All fields are numbers and text. The objects can be pickled, and `to_json` returns values for ``json.dumps``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,21 +15,23 @@ from .position_outcome import HeldPosition
 from .segment_record import UNKNOWN, SegmentRecord
 
 WHOLE_ENTRY = -1
-"""A range's ``stop_slot``: its last entry is read to the end."""
+"""A range's ``stop_slot`` if its last entry is read to the end."""
 
 
 class _JsonSerializable:
-    """A dataclass of numbers and text."""
-
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """For ``json.dumps``."""
+        """Return a dictionary for ``json.dumps``."""
         return asdict(self)  # type: ignore[call-overload,no-any-return]
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The other way round. Raises `InvalidRequest`."""
+        """Return the object in a result of `to_json`.
+
+        Raises:
+            InvalidRequest: The dictionary has other fields.
+        """
         try:
             return cls(**value)
         except TypeError as error:
@@ -38,37 +40,38 @@ class _JsonSerializable:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange(_JsonSerializable):
-    """Entries ``first_entry`` to ``last_entry`` of one segment, both included, that can be read now.
+    """A readable range of one segment: entries ``first_entry`` to ``last_entry``, both included.
 
-    Made by `SegmentInfo.range` and `ranges_between`; read by `Log.open_ranges`, in any process.
+    `SegmentInfo.range` and `ranges_between` create ranges. `Log.open_ranges` reads them, in any process.
     """
 
     incarnation: str
     segment: int
     ledger_id: int
-    """Where the segment lay when it was looked at, as `base_entry`. A hint: it may lie elsewhere now."""
+    """The ledger of the segment when the range was created, and ``base_entry`` its start there. Both are
+    hints, because the segment may have been moved to another ledger since."""
     start_sequence_id: int
-    """Of the segment."""
+    """The sequence ID of the segment's first record."""
     first_entry: int
     last_entry: int
     txid_base: int = UNKNOWN
-    """As in the segment's record; also the next two."""
+    """As in the segment's record. This also applies to the next two fields."""
     txid_rule: int = TXIDS_IN_ENTRIES
     time_floor_ms: int = 0
     first_slot: int = 0
-    """Where it begins in its first entry."""
+    """The first slot in the first entry."""
     stop_slot: int = WHOLE_ENTRY
-    """Where it stops in its last entry, without that slot; -1: at its end."""
+    """The slot in the last entry before which the range ends. -1 means the end of the entry."""
     size_bytes: int = 0
-    """Of its entries, about; 0: not known."""
+    """The approximate size of its entries, or 0 if it is not known."""
     log: str = ""
-    """The log's name, for whoever reads ranges of several."""
+    """The log's name, for programs that read ranges of several logs."""
     base_entry: int = 0
-    """The entry of the ledger that is the segment's first."""
+    """The entry of the ledger that is entry 0 of the segment."""
 
     @property
     def entries(self) -> int:
-        """How many."""
+        """The number of entries."""
         return self.last_entry - self.first_entry + 1
 
     @property
@@ -78,13 +81,13 @@ class SegmentRange(_JsonSerializable):
 
     @property
     def held_position(self) -> HeldPosition:
-        """Its first position, as somebody holds it."""
+        """Its first position, as a held position."""
         is_segment_start = self.first_entry == 0
         sequence_id = self.start_sequence_id + self.first_slot if is_segment_start else None
         return HeldPosition(self.start, self.incarnation, sequence_id)
 
     def origin(self, entry: int, header: EntryHeader) -> Origin:
-        """Of the records of one of its entries."""
+        """Return the origin of the records of one of its entries."""
         return header.origin(
             self.segment,
             entry,
@@ -95,7 +98,7 @@ class SegmentRange(_JsonSerializable):
         )
 
     def sub_range(self, first: int, last: int) -> "SegmentRange":
-        """Only the entries ``first`` to ``last`` of it, which it has."""
+        """Return the part with the entries ``first`` to ``last``, which must be in the range."""
         assert self.first_entry <= first <= last <= self.last_entry
         return replace(
             self,
@@ -107,7 +110,7 @@ class SegmentRange(_JsonSerializable):
         )
 
     def split(self, entries: int) -> "tuple[SegmentRange, SegmentRange]":
-        """The first ``entries`` entries, and the rest; there is a rest."""
+        """Return the first ``entries`` entries and the rest. The rest must not be empty."""
         assert 0 < entries < self.entries
         middle = self.first_entry + entries
         head = self.sub_range(self.first_entry, middle - 1)
@@ -117,35 +120,36 @@ class SegmentRange(_JsonSerializable):
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo(_JsonSerializable):
-    """A segment as it was when the log was looked at. Counts are of user records."""
+    """A segment at the time of the snapshot. Counts are of user records."""
 
     incarnation: str
     segment: int
     ledger_id: int
     closed: bool
     first_entry: int
-    """The first that is not truncated; its slots below ``first_slot`` are."""
+    """The first entry that is not truncated. Its slots below ``first_slot`` are truncated."""
     last_entry: int
-    """The last that can be read: of the segment in progress its LAC; ``first_entry - 1`` for none."""
+    """The last readable entry, which is the LAC if the segment is in progress. ``first_entry - 1`` if
+    there is none."""
     records: int
-    """Of the whole segment; of the one in progress up to ``last_entry``."""
+    """The number of records in the whole segment, or up to ``last_entry`` if it is in progress."""
     size_bytes: int
-    """Entry bytes without replication, of the whole segment; of the one in progress up to ``last_entry``."""
+    """Entry bytes of the whole segment without replication, or up to ``last_entry`` if it is in progress."""
     first_txid: int
-    """-1: no record yet."""
+    """The txid of its first record, or -1 if it has none."""
     last_txid: int
-    """The greatest of the log up to here; -1: no record yet."""
+    """The greatest txid of the log up to the end of this segment, or -1 if there is no record yet."""
     start_sequence_id: int
-    """The sequence id of the segment's first record, truncated or not."""
+    """The sequence ID of the segment's first record, even if that is truncated."""
     created_ms: int
     closed_ms: int
-    """Wall clock of who closed it; 0 while it is in progress."""
+    """The wall clock of the client that closed it, or 0 while it is in progress."""
     txid_base: int = UNKNOWN
-    """As in the segment's record; also the next two."""
+    """As in the segment's record. This also applies to the next two fields."""
     txid_rule: int = TXIDS_IN_ENTRIES
     time_floor_ms: int = 0
     first_slot: int = 0
-    """The first of ``first_entry`` that is not truncated."""
+    """The first slot of ``first_entry`` that is not truncated."""
     base_entry: int = 0
     """As in the segment's record."""
 
@@ -156,16 +160,23 @@ class SegmentInfo(_JsonSerializable):
 
     @property
     def entries(self) -> int:
-        """How many entries can be read."""
+        """The number of readable entries."""
         return self.last_entry - self.first_entry + 1
 
     def range(self, first_entry: int | None = None, last_entry: int | None = None) -> SegmentRange:
-        """Some of its entries, or all. Raises `InvalidRequest` for what is not there."""
+        """Return a range of its entries. By default, all readable ones.
+
+        Args:
+            first_entry: The first entry of the range.
+            last_entry: The last entry of the range.
+        Raises:
+            InvalidRequest: The range contains entries that are not readable.
+        """
         first = self.first_entry if first_entry is None else first_entry
         last = self.last_entry if last_entry is None else last_entry
         if not self.first_entry <= first <= last + 1 or last > self.last_entry:
             raise InvalidRequest(
-                f"segment {self.segment}: entries {first} to {last}, readable are "
+                f"segment {self.segment}: entries {first} to {last} requested; readable are "
                 f"{self.first_entry} to {self.last_entry}"
             )
         return SegmentRange(
@@ -179,41 +190,45 @@ class SegmentInfo(_JsonSerializable):
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """A log as it could be read at one moment: what is below ``end`` is there, and stays as it is (G5)."""
+    """The readable part of a log at one moment.
+
+    The records below ``end_dlsn`` exist and do not change (G5).
+    """
 
     name: str
     incarnation: str
-    """16 hex digits; a log that is deleted and made again has another."""
+    """16 hex digits. A log that is deleted and created again has another incarnation."""
     first_dlsn: DLSN
-    """The first position that is not truncated; in an empty log where the first record will be."""
+    """The first position that is not truncated. In an empty log, the position of the first record to come."""
     first_sequence_id: int
-    """The sequence id of the record there, or of the one that comes there."""
+    """The sequence ID of the record there, or of the first record to come."""
     end_dlsn: DLSN
-    """The first position after everything that can be read: where a reader goes on."""
+    """The first position after all readable records, where a reader continues."""
     end_sequence_id: int
-    """How many records the log ever had up to there."""
+    """The number of records that the log ever had up to ``end_dlsn``."""
     last_txid: int
-    """The greatest up to there; -1: none yet."""
+    """The greatest txid up to ``end_dlsn``, or -1 if there is no record yet."""
     sealed: bool
     owner: str
-    """Whose lock lives: a writer; "" for nobody's."""
+    """The name of the writer that has the log's lock, or "" if no writer has it."""
     segments: tuple[SegmentInfo, ...]
-    """Those that have something to read, ascending; the one in progress also while it is empty."""
+    """The segments with readable records, ascending. The segment in progress is included even if it is
+    empty."""
     next_segment: int | None = None
-    """Where the next page of segments begins; None: these are the last ones."""
+    """The first segment of the next page, or None if this is the last page."""
 
     @property
     def records(self) -> int:
-        """How many can be read."""
+        """The number of readable records."""
         return self.end_sequence_id - self.first_sequence_id
 
     @property
     def position(self) -> Position:
-        """The end: where a reader of what comes after this goes on."""
+        """The position of the end, where a reader of later records starts."""
         return Position(self.incarnation, self.end_dlsn, self.end_sequence_id)
 
     def to_json(self) -> dict[str, Any]:
-        """For ``json.dumps``."""
+        """Return a dictionary for ``json.dumps``."""
         return {
             **asdict(self),
             "first_dlsn": str(self.first_dlsn),
@@ -224,30 +239,38 @@ class LogSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SegmentToken(_JsonSerializable):
-    """A ledger that was written for a log and is closed: what `Log.link_segments` takes.
+    """A closed staged ledger of a log, as an argument for `Log.link_segments`.
 
-    The link believes the ledger's own record and not this; here it is for planning.
+    The fields are for planning. The link uses the stored record of the ledger instead.
     """
 
     incarnation: str
-    """Of the log that it was made for."""
+    """The incarnation of the log for which the ledger was created."""
     ledger_id: int
     records: int
     size_bytes: int
     first_txid: int
-    """-1: it holds no record, or its records' txid is given when it is linked."""
+    """-1 if it has no record, or if its records get their txids when it is linked."""
     last_txid: int
     last_entry: int
     last_slot: int
     digest: int | None = None
-    """`LinkContent.digest` of its records, where its writer was asked for it; the link compares it, and
-    believes it."""
+    """`LinkContent.digest` of its records, if its writer was asked to compute it. The link compares it,
+    and trusts it."""
 
 
 def ranges_between(
     log: str, incarnation: str, segments: Iterable[SegmentRecord], start: DLSN, end: DLSN
 ) -> list[SegmentRange]:
-    """What lies from ``start`` up to, and without, ``end``. ``segments`` ascend."""
+    """Return the ranges from ``start`` up to, but not including, ``end``.
+
+    Args:
+        log: The log's name.
+        incarnation: The log's incarnation.
+        segments: Records of its segments, ascending.
+        start: The first position.
+        end: The position after the last one.
+    """
     ranges = []
     for segment in segments:
         if segment.segment < start.segment or segment.segment > end.segment:

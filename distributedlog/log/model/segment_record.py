@@ -1,9 +1,11 @@
-"""The segments of a log: what is known of each, when one ends (pure).
+"""The records of a log's segments, and the conditions for ending one (pure).
 
-A segment is one ledger. While it is in progress its record holds only where it lies; the transaction that
-closes it fills in the rest, and writes where the next one's sequence ids, bytes and log time begin.
+A segment is stored in one ledger. While it is in progress, its record only names that ledger. The transaction
+that closes it stores the other fields, and the sequence ID, size and log time with which the next segment
+starts.
 
-Log time never goes back: an entry's is the greater of its own stamp and its segment's floor.
+Log time never decreases: the log time of an entry is the greater of its own time stamp and the lower limit of
+its segment.
 """
 
 import struct
@@ -28,16 +30,20 @@ from ..format.record import (
 from .log_state import ClosedSegmentTotals, LogState, bool_to_int_txid, format_and_fields
 
 FORMAT = 3
-"""1: without what is after `SegmentRecord.last_slot`; 2: one field after it, the txid of all its records."""
+"""Format 1 ends with `SegmentRecord.last_slot`. Format 2 has one more field, the common txid of all its
+records."""
 FORMAT_SHARED = 4
-"""Of a segment that shares its ledger with others: one more field, `SegmentRecord.base_bytes`. Who does not
-know that would read its neighbours' entries as its own."""
+"""The format of a segment that shares its ledger with others. It has one more field,
+`SegmentRecord.base_bytes`.
+
+A program without support for it would read the entries of other segments as entries of this one.
+"""
 UNKNOWN = -1
 FORMAT_1_FIELDS, LAST_FORMAT_FIELDS, SHARED_FIELDS = 14, 20, 21
 _TYPES = [int] * 5 + [bool] + [int] * 15
-"""Of the fields of a `SegmentRecord`, in order."""
+"""The types of the fields of a `SegmentRecord`, in order."""
 _TXIDS = slice(7, 9)
-"""Where its first and last txid are among them."""
+"""The positions of the first and last txid in the list of fields."""
 _MIN_FIELDS = {
     1: FORMAT_1_FIELDS + 1,
     2: FORMAT_1_FIELDS + 2,
@@ -46,7 +52,7 @@ _MIN_FIELDS = {
 }
 
 END_FORMAT = 2
-"""1: without time and order."""
+"""Format 1 has neither the time nor the order of txids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +62,16 @@ class SegmentRecord:
     segment: int
     ledger_id: int
     epoch: int
-    """Of the writer that opened it."""
+    """The epoch of the writer that opened it."""
     created_ms: int
     start_sequence_id: int = UNKNOWN
-    """The sequence id of its first record; -1 until the segment before it is closed."""
+    """The sequence ID of its first record, or -1 until the previous segment is closed."""
     closed: bool = False
     closed_ms: int = 0
     first_txid: int = UNKNOWN
     last_txid: int = UNKNOWN
-    """The greatest up to its end, also where it holds no record itself; -1: the log has none yet."""
+    """The greatest txid of the log up to its end, even if the segment has no record. -1 if the log has
+    none yet."""
     records: int = 0
     size_bytes: int = 0
     """Entry bytes, without replication."""
@@ -72,53 +79,55 @@ class SegmentRecord:
     last_user_entry: int = UNKNOWN
     last_slot: int = UNKNOWN
     bytes_before: int = UNKNOWN
-    """Entry bytes of the log before it; -1: the segment before it is in progress, or it is not known."""
+    """Entry bytes of the log before it. -1 if the previous segment is in progress, or if the number is not
+    known."""
     time_floor_ms: int = 0
-    """No entry of it counts as written before this: the log's time when it was opened or linked."""
+    """Lower limit of the log time of its entries: the log's time when it was opened or linked."""
     last_time_ms: int = 0
-    """Log time at its end, also where it holds no record; 0: not known, in formats 1 and 2."""
+    """Log time at its end, even if it has no record. 0 if it is not known (formats 1 and 2)."""
     txid_base: int = UNKNOWN
-    """Of its first record, where txids were given when it was linked; else -1."""
+    """The txid of its first record if txids were assigned when it was linked, otherwise -1."""
     txid_rule: int = TXIDS_IN_ENTRIES
-    """Whether they are in its entries, or all the base, or the base and the record's index in the segment."""
+    """Where its txids are: in its entries, all equal to the base, or the base plus the record's index in
+    the segment."""
     base_entry: int = 0
-    """Its entry 0 is this one of its ledger. Other than 0 only in a ledger that holds several segments."""
+    """The entry of its ledger that is its entry 0. Above 0 only in a ledger with several segments."""
     base_bytes: int = UNKNOWN
-    """Entry bytes of the ledger before it, where the ledger holds several segments (`segment_merge.py`); else
-    -1."""
+    """Entry bytes before it in its ledger, if the ledger has several segments (`segment_merge.py`),
+    otherwise -1."""
     unknown_fields: tuple[Any, ...] = ()
     """Fields of a newer program, as they were read."""
 
     @property
     def shares_ledger(self) -> bool:
-        """Does its ledger hold other segments too? Then it goes with the last of them."""
+        """Whether its ledger contains other segments too. Such a ledger is deleted with the last of them."""
         return self.base_bytes >= 0
 
     @property
     def first_dlsn(self) -> DLSN:
-        """The first position in it."""
+        """Its first position."""
         return DLSN(self.segment, 0, 0)
 
     @property
     def last_dlsn(self) -> DLSN | None:
-        """The position of the last user record; None: empty, or still in progress."""
+        """The position of the last user record. None if it is empty, or still in progress."""
         if self.last_user_entry < 0:
             return None
         return DLSN(self.segment, self.last_user_entry, self.last_slot)
 
     @property
     def end_sequence_id(self) -> int:
-        """Of the first record after it."""
+        """The sequence ID of the first record after it."""
         return self.start_sequence_id + self.records
 
     @property
     def end_time_ms(self) -> int:
-        """The log time at the end of a closed segment; of an old format about that."""
+        """The log time at the end of a closed segment. Approximate in old formats."""
         return self.last_time_ms or self.closed_ms
 
     @property
     def totals(self) -> ClosedSegmentTotals:
-        """What it adds to the log's state when it is closed."""
+        """The totals that its close adds to the log's state."""
         return ClosedSegmentTotals(
             self.records,
             self.size_bytes,
@@ -128,7 +137,7 @@ class SegmentRecord:
         )
 
     def origin(self, entry: int, header: EntryHeader) -> Origin:
-        """Of the records of one of its entries."""
+        """Return the origin of the records of one of its entries."""
         return header.origin(
             self.segment,
             entry,
@@ -139,15 +148,15 @@ class SegmentRecord:
         )
 
     def max_txid_of(self, header: EntryHeader) -> int:
-        """Return the greatest of its txids up to one of its entries."""
+        """Return the greatest txid of the segment up to one of its entries."""
         return header.max_txid_in(self.txid_base, self.txid_rule)
 
     def time_of(self, header: EntryHeader) -> int:
-        """The log time of one of its entries."""
+        """Return the log time of one of its entries."""
         return max(header.written_ms, self.time_floor_ms)
 
     def with_start(self, state: LogState) -> "SegmentRecord":
-        """``state``: when the segment before it is closed. Now it is known what comes before it."""
+        """Return the record with its start, given the log's state after the close of the previous segment."""
         return replace(
             self,
             start_sequence_id=state.next_sequence_id,
@@ -156,7 +165,13 @@ class SegmentRecord:
         )
 
     def with_end(self, end: "SegmentEnd", state: LogState, *, closed_ms: int) -> "SegmentRecord":
-        """The record of the closed segment; ``state``: with all segments before it closed, itself not."""
+        """Return the record of the closed segment.
+
+        Args:
+            end: The end of the segment.
+            state: The log's state, in which all segments before this one are closed, and this one is not.
+            closed_ms: The wall clock.
+        """
         assert not self.closed, "a segment is closed once"
         started = self.with_start(state)
         return replace(
@@ -175,7 +190,7 @@ class SegmentRecord:
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
-        """As a packed list with a format number."""
+        """Encode the record as a packed list with a format number."""
         written_in, extra_fields = (
             (FORMAT_SHARED, [self.base_bytes]) if self.shares_ledger else (FORMAT, [])
         )
@@ -209,7 +224,12 @@ class SegmentRecord:
 
     @classmethod
     def decode(cls, value: Buffer) -> "SegmentRecord":
-        """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
+        """Decode the record.
+
+        Raises:
+            CorruptData: The value is invalid.
+            UnsupportedFormat: A newer version wrote the value.
+        """
         written_in, fields = format_and_fields(value, _MIN_FIELDS, "a segment's record")
         known_fields = [*fields[:LAST_FORMAT_FIELDS], UNKNOWN]
         if written_in == FORMAT_SHARED:
@@ -227,7 +247,7 @@ class SegmentRecord:
                 0,
                 UNKNOWN,
             ]
-        # Not by a form: a log may have a hundred thousand of these.
+        # Checked without a schema, which is slower: a log may have a hundred thousand of these.
         if [*map(type, known_fields)] != _TYPES:
             known_fields[_TXIDS] = map(bool_to_int_txid, known_fields[_TXIDS])
         if (
@@ -246,7 +266,7 @@ class SegmentRecord:
         ) or not record.txid_rule <= TXIDS_INDEXED:
             raise UnsupportedFormat(
                 f"segment {record.segment} begins at entry {record.base_entry} of its ledger, with txids by "
-                f"rule {record.txid_rule}: this program does not read that"
+                f"rule {record.txid_rule}: this program does not support that"
             )
         if record.base_entry < 0 or (
             written_in == FORMAT_SHARED and not (record.shares_ledger and record.closed)
@@ -262,17 +282,21 @@ class SegmentRecord:
 
 
 def stores_bool_txid(value: Buffer) -> bool:
-    """Whether a segment's record stores true or false as a txid (`bool_to_int_txid`). Raises as its
-    decoding."""
+    """Return whether the record of a segment stores true or false as a txid (see `bool_to_int_txid`).
+
+    Raises:
+        CorruptData: The value is invalid.
+        UnsupportedFormat: A newer version wrote the value.
+    """
     _, fields = format_and_fields(value, _MIN_FIELDS, "a segment's record")
     return bool in map(type, fields[_TXIDS])
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """What the one who closes a segment knows about it: its writer by counting, recovery by reading.
+    """The end of a segment, as its writer counted it or a recovery read it.
 
-    With records and without txids (-1): they are given when it is linked.
+    If it has records and its txids are -1, the txids are assigned when it is linked.
     """
 
     last_entry: int
@@ -283,34 +307,45 @@ class SegmentEnd:
     last_user_entry: int
     last_slot: int
     last_time_ms: int = 0
-    """The stamp of its last entry; 0: not known, or it holds none."""
+    """The time stamp of its last entry, or 0 if it is not known or there is none."""
     is_unordered: bool = False
-    """Do its txids go back somewhere? As its writer counted: recovery does not look."""
+    """Whether a txid is lower than an earlier one, as counted by the writer. A recovery does not check it."""
     stores_max_txid: bool = False
-    """Is its last txid the greatest of them, and do its entries store the greatest so far? Older programs
-    store the last record's."""
+    """Whether its last txid is the greatest one, and its entries store the greatest txid so far. Older
+    programs store the txid of the last record."""
     has_producer_snapshot: bool = False
-    """Does its last entry name a snapshot of the log's producers? Not encoded: who closes a segment knows."""
+    """Whether its last entry refers to a snapshot of the log's producers. Not encoded, because only the
+    closing client needs it."""
 
     @property
     def needs_txids(self) -> bool:
-        """Is its records' txid given when it is linked?"""
+        """Whether the txids of its records are assigned when it is linked."""
         return self.records > 0 and self.first_txid < 0
 
     def with_txids(self, base: int, txid_rule: int) -> "SegmentEnd":
-        """They have these: ``base`` all of them, or one more each (``rule``, as in a `SegmentRecord`)."""
+        """Return the end with assigned txids.
+
+        Args:
+            base: The txid of the first record.
+            txid_rule: As in a `SegmentRecord`.
+        """
         assert self.needs_txids, "records that have txids keep them"
         last = base + self.records - 1 if txid_rule == TXIDS_INDEXED else base
         return replace(self, first_txid=base, last_txid=last)
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
-        """As a packed list with a format number: a ledger's own account, kept in its record."""
+        """Encode the end as a packed list with a format number, which is stored in the ledger's metadata."""
         return pack([END_FORMAT, *astuple(self)[:9], *([True] if self.stores_max_txid else ())])
 
     @classmethod
     def decode(cls, value: Buffer) -> "SegmentEnd":
-        """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
+        """Decode the end.
+
+        Raises:
+            CorruptData: The value is invalid.
+            UnsupportedFormat: A newer version wrote the value.
+        """
         written_in, fields = format_and_fields(value, {1: 8, END_FORMAT: 10}, "a segment's end")
         fields = fields[:7] + (fields[7:10] if written_in == END_FORMAT else [0, False])
         fields += [False] * (10 - len(fields))
@@ -336,12 +371,19 @@ def roll_reason(
     age_max_s: float,
     ledger_needs_roll: bool,
 ) -> str:
-    """Why the segment in progress should end now, in words; "" when it should not.
+    """Return the reason to end the segment in progress now, or "" if there is none.
 
-    ``user_bytes``: of ``bytes_written``, what is of records: without any it does not end for its age.
+    Args:
+        bytes_written: The size of the segment.
+        bytes_max: The maximum size.
+        user_bytes: The part of ``bytes_written`` that is for records. If it is 0, the segment does not end by
+            age.
+        age_s: The age of the segment.
+        age_max_s: The maximum age.
+        ledger_needs_roll: Whether the ledger's writer recommends a new ledger.
     """
     if ledger_needs_roll:
-        return "a better ensemble than the ledger's is there"
+        return "a better ensemble than the ledger's is available"
     if bytes_written >= bytes_max:
         return f"it holds {bytes_written} bytes"
     if age_s >= age_max_s and user_bytes > 0:
@@ -349,37 +391,45 @@ def roll_reason(
     return ""
 
 
-# A writer enters a segment when all of the one before it is acknowledged, and never writes there again (H11).
-# So the end of that one is final long before the log's metadata have it (inv. 3, inv. 20). The first entry of
-# the segment states that end in section 5, little-endian. Readers without it wait for the close.
-#     last entry of the segment before i64 (-1: none) | sequence id of the first record here i64
+# A writer starts a segment when all entries of the previous one are acknowledged, and never writes to that
+# one again (H11). Its end is therefore final long before the log's metadata contains it (inv. 3, inv. 20).
+# The first entry of the new segment contains that end in section 5, little-endian. If it is absent, readers
+# wait for the close.
+#     last entry of the previous segment i64 (-1: none) | sequence ID of the first record here i64
 SECTION_BEGIN = 5
 _BEGIN = struct.Struct("<qq")
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentBegin:
-    """Where a segment begins: after this entry of the one before it."""
+    """The start of a segment: the end of the previous one."""
 
     last_entry: int
-    """The last one of the segment before, a control entry too; -1: it has none."""
+    """The last entry of the previous segment, including control entries, or -1 if it has none."""
     sequence_id: int
-    """Of the first record of this segment."""
+    """The sequence ID of the first record of this segment."""
 
     def add_to_entry(self, buffers: list[Buffer], length: int) -> tuple[list[Buffer], int]:
-        """An entry as `record.build` makes it, and its length in bytes: with this in it."""
+        """Return an entry of `build_entry`, and its length in bytes, with this section added."""
         packed = _BEGIN.pack(self.last_entry, self.sequence_id)
         return with_section(buffers, length, SECTION_BEGIN, packed)
 
 
 def segment_begin(entry: Buffer) -> SegmentBegin | None:
-    """What the first entry of a segment says; None: nothing. Raises `CorruptData`, `UnsupportedFormat`."""
+    """Return the start that the first entry of a segment contains, or None.
+
+    Raises:
+        CorruptData: The section is invalid.
+        UnsupportedFormat: A newer version wrote the entry.
+    """
     section = find_section(entry, decode_header(entry), SECTION_BEGIN)
     if section is None:
         return None
     if len(section) < _BEGIN.size:
-        raise CorruptData(f"a segment's first entry says in {len(section)} bytes where it begins")
+        raise CorruptData(
+            f"the start section of a segment's first entry has only {len(section)} bytes"
+        )
     begin = SegmentBegin(*_BEGIN.unpack_from(section))
     if begin.last_entry < -1 or begin.sequence_id < 0:
-        raise CorruptData(f"a segment begins where none can: {begin}")
+        raise CorruptData(f"a segment has an impossible start: {begin}")
     return begin

@@ -1,16 +1,17 @@
-"""What is stored about a log's own settings, and about its namespace's (pure).
+"""The stored settings of a log and of its namespace (pure).
 
-    logconf/<log id>          -> StoredSettings: the log's settings, and its user's notes
-    bind/<namespace path>     -> StoredSettings: of all logs of the namespace
+    logconf/<log id>          -> StoredSettings: the settings of a log, and its user metadata
+    bind/<namespace path>     -> StoredSettings: the settings for all logs of the namespace
 
-Two kinds of option. *Shared* ones decide about the log, whoever opens it: they may be stored, and what the
-log stores stands over what its namespace stores, and that over the ``config`` of `open_namespace`. *Local*
-ones (read-ahead, patience, time limits) belong to the process and are never stored. ``config`` of `open_log`
-stands over all for the options of `OVERRIDABLE`; of the others it must not contradict what is stored.
+There are two kinds of option. *Shared* options apply to the log, whichever client opens it, and may be
+stored. A value that is stored for the log takes precedence over one for its namespace, and that over the
+``config`` of `open_namespace`. *Local* options (read-ahead, retries, time limits) belong to the process and
+are never stored. The ``config`` of `open_log` takes precedence over all for the options of `OVERRIDABLE`. For
+other options it must not contradict the stored value.
 
-A stored number out of its option's limits is replaced when it is read, for other programs may store it and
-one value must not end the work on its log. An option of `RetentionOptions` gets the value that keeps records
-(``kept``). Any other one counts as not set.
+A stored number out of its option's limits is replaced when it is read: other programs may have stored it, and
+one value must not stop all work on its log. An option of `RetentionOptions` gets the value that keeps records
+(``kept``). Any other option counts as not set.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -60,16 +61,19 @@ OVERRIDABLE = (
     "records_per_s_max",
     "at_limit",
 )
-"""Sizes, limits and the like, of `LogOptions`, which one process may have otherwise for itself."""
+"""Sizes, limits and similar options of `LogOptions`, which a process may override for itself."""
 STORABLE = (*OVERRIDABLE, "max_txid_check")
 """The options of `LogOptions` that may be stored."""
 QUORUMS = ("ensemble_size", "write_quorum", "ack_quorum")
-"""Of the log's next segments, given and taken back together. They are kept in the log's state as well."""
+"""The quorums of the log's next segments, set and unset together. The log's state contains them as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionOptions:
-    """How long a log keeps its records. Stored only: the elected bookie goes by them, no client does."""
+    """Options for the time that a log keeps its records.
+
+    They can only be stored: the elected bookie applies them, not a client.
+    """
 
     retention: bool = option(
         True,
@@ -114,23 +118,23 @@ class RetentionOptions:
 
     @property
     def is_limited(self) -> bool:
-        """Does anything go by these?"""
+        """Whether retention can delete any record."""
         return self.retention and (self.retention_s > 0 or self.retention_bytes > 0)
 
     @property
     def retention_ms(self) -> int:
-        """`retention_s` for stored times."""
+        """`retention_s` in ms, for comparison with stored times."""
         return int(self.retention_s * 1000)
 
     @property
     def hold_max_ms(self) -> int:
-        """`hold_max_s` for stored times; the longest one never ends."""
+        """`hold_max_s` in ms, for comparison with stored times. At the maximum, holds never expire."""
         return NUMBER_MAX if self.hold_max_s >= DURATION_S_MAX else int(self.hold_max_s * 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class MergingOptions:
-    """Whether a log's small segments are merged. Stored only, as `RetentionOptions`."""
+    """Options for merging a log's small segments. They can only be stored, as `RetentionOptions`."""
 
     merging: bool = option(
         False, "", "small closed segments share a ledger; records and positions do not change"
@@ -144,7 +148,7 @@ RETENTION = tuple(option_names(RetentionOptions))
 MERGING = tuple(option_names(MergingOptions))
 STORED_OPTIONS = (*STORABLE, *RETENTION, *MERGING, *QUORUMS)
 LOCAL_ONLY = tuple(name for name in option_names(LogOptions) if name not in STORABLE)
-"""The other ones of `LogOptions`: of the process that opens the log, and never stored."""
+"""The other options of `LogOptions`, which belong to the process that opens the log and are never stored."""
 
 
 def reject_stored_only(
@@ -152,8 +156,8 @@ def reject_stored_only(
 ) -> None:
     """Raise `InvalidRequest` for an option that has no effect in the ``config`` of one process.
 
-    Bookies apply retention and merging. The quorums of a log are those that are stored with it; those of
-    ``open_namespace(config=)`` are for the logs that it creates.
+    Bookies apply retention and merging. The quorums of a log are stored with it. Those in
+    ``open_namespace(config=)`` apply to the logs that it creates.
     """
     for name in config or ():
         if name in stored_only:
@@ -167,34 +171,39 @@ def reject_stored_only(
 
 @dataclass(frozen=True, slots=True)
 class StoredSettings:
-    """The value of a ``logconf/`` or ``bind/`` key, and what `Log.settings` gives."""
+    """The value of a ``logconf/`` or ``bind/`` key, and the result of `Log.settings`."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Option name to value; what is not here is the namespace's, or the default. Names that this program
-    does not know are kept."""
+    """Option names and values. Options that are absent have the namespace's value or the default. Unknown
+    names are kept."""
     metadata: Mapping[str, bytes] = field(default_factory=dict)
-    """What the user notes about the log."""
+    """Metadata that users store for the log."""
     version: int = field(default=0, compare=False)
-    """How often it was changed; 0: nothing is stored."""
+    """The number of changes so far, or 0 if nothing is stored."""
     out_of_range: tuple[str, ...] = field(default=(), compare=False)
-    """A text about each stored number that is replaced in ``settings``. The next change of the settings
-    corrects the store too."""
+    """One message per stored number that is replaced in ``settings``. The next change of the settings
+    corrects the stored value too."""
 
     def with_changes(
         self, settings: Mapping[str, Any], metadata: Mapping[str, bytes | None]
     ) -> "StoredSettings":
-        """With some set, and those that are None unset. Raises `InvalidRequest`."""
+        """Return the settings with changes. A value of None unsets an option or a metadata name.
+
+        Raises:
+            InvalidRequest: An option is unknown, cannot be stored, or has an invalid value.
+        """
         for name in settings:
             if name in LOCAL_ONLY:
                 raise InvalidRequest(
-                    f"option {name} is each process's own: open_namespace(config=) or open_log(config=) "
-                    f"sets it, it is not stored; what may be is {', '.join(STORED_OPTIONS)}"
+                    f"option {name} is local to each process and cannot be stored; set it with "
+                    "open_namespace(config=) or open_log(config=). Options that can be stored: "
+                    f"{', '.join(STORED_OPTIONS)}"
                 )
             if name not in STORED_OPTIONS:
                 raise InvalidRequest(
-                    f"{unknown_option_error(name, list(STORED_OPTIONS))}; what is each process's own, "
-                    "also of its client and "
-                    "its ledgers, goes to open_namespace(config=) and is not stored"
+                    f"{unknown_option_error(name, list(STORED_OPTIONS))}; options that are local to each "
+                    "process, also those of its client and ledgers, cannot be stored: set them with "
+                    "open_namespace(config=)"
                 )
         new_settings = {**self.settings, **validate_settings(settings)}
         new_metadata = {**self.metadata, **metadata}
@@ -207,7 +216,11 @@ class StoredSettings:
         return result
 
     def check(self) -> None:
-        """Raise `InvalidRequest` that names what is not legal."""
+        """Check all values.
+
+        Raises:
+            InvalidRequest: A value is invalid. The message names it.
+        """
         for cls in _OPTION_CLASSES:
             with_overrides(
                 cls(),
@@ -221,25 +234,32 @@ class StoredSettings:
         for name, value in self.metadata.items():
             if not (isinstance(name, str) and len(name) <= NAME_CHARS_MAX and type(value) is bytes):
                 raise InvalidRequest(
-                    f"a log's metadata is text (up to {NAME_CHARS_MAX} characters) to bytes: {name!r:.80}"
+                    f"a log's metadata maps names (text up to {NAME_CHARS_MAX} characters) to bytes: "
+                    f"{name!r:.80}"
                 )
         if len(self.metadata) > COUNT_MAX:
-            raise InvalidRequest(f"a log has at most {COUNT_MAX} notes")
+            raise InvalidRequest(f"a log has at most {COUNT_MAX} metadata names")
         for what, mapping_value, bytes_max in (
             ("settings", self.settings, SETTINGS_BYTES_MAX),
             ("metadata", self.metadata, METADATA_BYTES_MAX),
         ):
             size = len(pack(dict(mapping_value)))
             if size > bytes_max:
-                raise InvalidRequest(f"a log's {what} have {size} bytes, allowed are {bytes_max}")
+                raise InvalidRequest(
+                    f"a log's {what} have {size} bytes, the maximum is {bytes_max}"
+                )
 
     def select(self, chosen_names: Iterable[str]) -> dict[str, Any]:
-        """Those of these names that are set."""
+        """Return those of these options that are set."""
         return {name: self.settings[name] for name in chosen_names if name in self.settings}
 
     @property
     def quorums(self) -> tuple[int, int, int] | None:
-        """Ensemble, write and ack quorum; None: not set here. Raises `InvalidRequest`."""
+        """Ensemble size, write quorum and ack quorum, or None if they are not set here.
+
+        Raises:
+            InvalidRequest: Only some of them are set, or they are inconsistent.
+        """
         quorum_settings = self.select(QUORUMS)
         if not quorum_settings:
             return None
@@ -255,14 +275,16 @@ class StoredSettings:
         return ensemble, write, ack
 
     def encode(self) -> bytes:
-        """As a packed list with a format number."""
+        """Encode the settings as a packed list with a format number."""
         return pack([FORMAT, dict(self.settings), dict(self.metadata)])
 
     @classmethod
     def decode(cls, value: bytes, version: int = 0) -> "StoredSettings":
-        """Raises `CorruptData`, also for an illegal value, or `UnsupportedFormat`.
+        """Decode the settings. A number out of its option's limits is replaced (see the module docstring).
 
-        A number that is out of its option's limits is replaced (see the module).
+        Raises:
+            CorruptData: The value is invalid, or an option has an invalid value.
+            UnsupportedFormat: A newer version wrote the value.
         """
         what = "the settings of a log"
         settings, metadata = check_stored(decode_fields(value, FORMAT, 3, what)[:2], _STORED, what)
@@ -290,9 +312,10 @@ def _with_stored_infinity(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def validate_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Check settings, and return them with infinity in its stored form. Raises `InvalidRequest`.
+    """Return settings with infinity in its stored form. None unsets an option. Unknown names are not checked.
 
-    None unsets an option. Unknown names are left to the caller.
+    Raises:
+        InvalidRequest: A value is invalid.
     """
     converted = _with_stored_infinity(settings)
     for cls in _OPTION_CLASSES:
@@ -309,7 +332,7 @@ def validate_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replace_illegal_numbers(settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return stored settings with usable numbers, and a text about each one that is replaced."""
+    """Return stored settings with usable numbers, and a message about each number that was replaced."""
     usable, out_of_range = _with_stored_infinity(settings), []
     for described_option in (
         described_option
@@ -358,10 +381,15 @@ def effective_options(
     namespace_settings: StoredSettings,
     log_settings: StoredSettings,
 ) -> LogOptions:
-    """What holds for a log: ``options`` with what is stored over them, but for what ``given`` names.
+    """Return the options that apply to a log.
 
-    ``given`` are the options that the caller of `open_log` named, ``options`` has their values. Raises
-    `InvalidRequest` where one of them contradicts what is stored and is not the caller's to decide.
+    Args:
+        options: The options of the process, including those that the caller of `open_log` gave.
+        explicit_names: The options that the caller of `open_log` gave.
+        namespace_settings: The stored settings of the namespace.
+        log_settings: The stored settings of the log.
+    Raises:
+        InvalidRequest: An explicit option contradicts the stored value and is not in `OVERRIDABLE`.
     """
     stored = {**namespace_settings.select(STORABLE), **log_settings.select(STORABLE)}
     for name in explicit_names:
@@ -370,7 +398,7 @@ def effective_options(
         value = stored.pop(name)
         if name not in OVERRIDABLE and value != getattr(options, name):
             raise InvalidRequest(
-                f"option {name} of this log is stored as {value!r}: it is changed by Log.set, not by config"
+                f"option {name} of this log is stored as {value!r}: change it with Log.set, not with config"
             )
     return with_overrides(options, stored)
 
@@ -378,7 +406,7 @@ def effective_options(
 def retention_of(
     namespace_settings: StoredSettings, log_settings: StoredSettings
 ) -> RetentionOptions:
-    """By what a log's records go."""
+    """Return the retention options that apply to a log."""
     return with_overrides(
         RetentionOptions(),
         {**namespace_settings.select(RETENTION), **log_settings.select(RETENTION)},
@@ -386,17 +414,17 @@ def retention_of(
 
 
 def merging_of(namespace_settings: StoredSettings, log_settings: StoredSettings) -> MergingOptions:
-    """Whether a log's segments are merged."""
+    """Return the merging options that apply to a log."""
     return with_overrides(
         MergingOptions(), {**namespace_settings.select(MERGING), **log_settings.select(MERGING)}
     )
 
 
 def conf_key(log_id: int) -> bytes:
-    """Where a log's settings are."""
+    """Return the key of a log's settings."""
     return CONF_PREFIX + b"%016x" % log_id
 
 
 def bind_key(namespace: str) -> bytes:
-    """Where a namespace's settings are."""
+    """Return the key of a namespace's settings."""
     return BIND_PREFIX + namespace.encode()

@@ -1,16 +1,16 @@
-"""Txid policies: how an omitted txid is filled in, and a given one checked (pure; decision 109).
+"""Transaction ID policies: how an omitted txid is assigned, and a given one checked (pure; decision 109).
 
-Any client may append with or without a txid. A given txid is stored unchanged. One that is omitted is
-filled in by the policy, which is chosen when the log is made and stored in its state:
+Any client may append with or without a txid. A given txid is stored unchanged. An omitted one is assigned by
+the policy, which is chosen when the log is created and stored in its state:
 
     auto (default)   max(last + 1, now in ms)
     strict           the same; a given txid below the last one is refused. Stored as ``given``
     count            last + 1
     ms               max(last, now in ms)
-    bytes            the offset after the record, of a log that is a byte stream; it takes no given txid
+    bytes            the offset after the record, in a log that is a byte stream; given txids are refused
 
-"Last" is the greatest txid so far. Before a given one below it is sent, the log's state records that.
-Afterwards only programs that store greatest txids write to the log (`LogState.with_unordered`).
+"Last" is the greatest txid so far. Before a given txid below it is sent, the log's state records that txids
+decrease. Afterwards only programs that store the greatest txids write to the log (`LogState.with_unordered`).
 """
 
 from array import array
@@ -26,13 +26,16 @@ from .segment_record import UNKNOWN
 
 STRICT = "strict"
 POLICIES = (AUTO, STRICT, COUNT, MS, BYTES)
-"""As users name them."""
+"""The names that users use."""
 
 
 def stored_policy(name: str) -> str:
-    """Return what is stored for a policy's name. Raises `InvalidRequest` for an unknown one.
+    """Return the stored name of a policy.
 
-    Clients of version 0.1 send ``given``, which is what ``strict`` was called.
+    Clients of version 0.1 send ``given``, the former name of ``strict``.
+
+    Raises:
+        InvalidRequest: The policy is unknown.
     """
     if name not in (*POLICIES, GIVEN):
         known = ", ".join(POLICIES)
@@ -46,14 +49,14 @@ def policy_name(stored: str) -> str:
 
 
 def txid_refused_error(name: str) -> InvalidRequest:
-    """Return the error of a record with a txid in a byte stream."""
+    """Return the error for a record with a txid in a byte stream."""
     return InvalidRequest(
         f'log "{name}" is a byte stream, and its txids are byte offsets: send records without a txid'
     )
 
 
 def txid_order_error(txid: int, last: int, name: str) -> TransactionIdOutOfOrder:
-    """Return the error of a txid that is lower than one before it."""
+    """Return the error for a txid that is lower than an earlier one."""
     return TransactionIdOutOfOrder(
         f'log "{name}" has the txid policy "{STRICT}": txid {txid} is lower than {last} before it'
     )
@@ -63,33 +66,46 @@ _CLOCK_POLICIES = (AUTO, GIVEN)
 
 
 NO_FAST_PATH = -2
-"""Below each txid, and below the -1 that stands for an empty log's last one."""
+"""A value below each txid, and below -1, which means that the log has no last txid."""
 
 
 class TxidAssigner:
-    """Fills in the txids of one writer's records, and has the greatest txid so far."""
+    """Assigns the txids of one writer's records, and stores the greatest txid so far."""
 
     __slots__ = ("_clock_ms", "accepts_bare_payload", "last", "max_fast_txid", "policy")
 
     def __init__(self, policy: str, last: int, clock_ms: Callable[[], int], name: str) -> None:
-        """``last``: the log's greatest so far, -1: none. Raises `UnsupportedFormat` for an unknown rule."""
+        """Create the assigner.
+
+        Args:
+            policy: The stored name of the policy.
+            last: The log's greatest txid so far, or -1.
+            clock_ms: Returns the wall clock.
+            name: The log's name, for messages.
+        Raises:
+            UnsupportedFormat: The policy is unknown.
+        """
         if policy not in TXID_RULES:
             raise UnsupportedFormat(
-                f'log "{name}" has the txid policy "{policy}", which this program does not know'
+                f'log "{name}" has the txid policy "{policy}", which this program does not support'
             )
         self.policy = policy
         """The stored name of the policy."""
         self.last = last
-        """The greatest so far. The writer raises it for given txids."""
-        # Here, not in `TxidAdmission` which sets both: `LogWriter.submit` reads them for each record.
+        """The greatest txid so far. The writer updates it for given txids."""
+        # `TxidAdmission` sets both. They are here because `LogWriter.submit` reads them for each record.
         self.accepts_bare_payload = True
-        """Is a payload alone plainly fine?"""
+        """Whether a payload without a txid needs no further check."""
         self.max_fast_txid = NO_FAST_PATH
-        """The greatest given txid that is plainly fine."""
+        """The greatest given txid that needs no further check."""
         self._clock_ms = clock_ms
 
     def assign(self, sizes: Sequence[int]) -> list[int]:
-        """Of the next records, which are taken now; ``sizes``: of their payloads, bytes."""
+        """Return the txids of the next records, which are accepted now.
+
+        Args:
+            sizes: The payload size of each record in bytes.
+        """
         record_count, last = len(sizes), self.last
         if self.policy == MS:
             txids = [min(max(self._clock_ms(), last), TXID_MAX)] * record_count
@@ -104,7 +120,7 @@ class TxidAssigner:
         return txids
 
     def assign_packed(self, offsets: memoryview) -> "array[int]":
-        """As `draw`, of records whose payloads are between these offsets, the first of which is 0."""
+        """Return txids as `assign` does, for payloads between these offsets, the first of which is 0."""
         record_count, last = len(offsets) - 1, self.last
         if self.policy == MS:
             txids = array("q", [min(max(self._clock_ms(), last), TXID_MAX)]) * record_count
@@ -121,7 +137,7 @@ class TxidAssigner:
         return txids
 
     def assign_one(self, size: int) -> int:
-        """As `draw`, of one record."""
+        """Return a txid as `assign` does, for one record."""
         policy, last = self.policy, self.last
         if policy in _CLOCK_POLICIES:
             txid = self._clock_ms()
@@ -139,12 +155,18 @@ class TxidAssigner:
         return txid
 
     def _next_txid(self) -> int:
-        """The first txid that is filled in now, where each next one is one more."""
+        """Return the next txid of a policy by which each txid is one greater than the previous."""
         return self.last + 1 if self.policy == COUNT else max(self._clock_ms(), self.last + 1)
 
     def assign_for_sets(self, record_count: int, sets: Sequence[tuple[int, int]]) -> list[int]:
-        """As `draw`, of ``number`` records of which some are in sets: first record and number of each, in
-        order. A set has one."""
+        """Return txids as `assign` does, if some records are in record sets.
+
+        All records of a set get the same txid.
+
+        Args:
+            record_count: The number of records.
+            sets: The first record and the number of records of each set, in order.
+        """
         group_sizes: list[int] = []
         next_record = 0
         for first, group_size in sets:
@@ -161,14 +183,14 @@ class TxidAssigner:
 
 
 def _ascending_int64(first: int, number: int) -> bytes:
-    """So many int64, each one more than the one before: all are added as the lanes of one integer."""
+    """Return consecutive int64 numbers as bytes. They are computed as the lanes of one large integer."""
     ones, ramp = _lanes(number)
     return (ones * first + ramp).to_bytes(8 * number, "little")
 
 
 @lru_cache(maxsize=4)
 def _lanes(number: int) -> tuple[int, int]:
-    """So many lanes of 64 bits: 1 in each; 0, 1, 2 and so on."""
+    """Return two numbers with lanes of 64 bits: one with 1 in each lane, and one with 0, 1, 2 and so on."""
     ascending = int.from_bytes(array("q", range(number)).tobytes(), "little")
     return int.from_bytes(array("q", [1]).tobytes() * number, "little"), ascending
 
@@ -176,12 +198,12 @@ def _lanes(number: int) -> tuple[int, int]:
 def assign_at_link(
     state: LogState, has_own_txids: bool, records: int, now_ms: int
 ) -> tuple[int, int]:
-    """Return the base and the rule of the txids of a segment that is linked next (`SegmentRecord`).
+    """Return the txid base and the txid rule of the segment that is linked next (see `SegmentRecord`).
 
     Args:
-        state: Of the log, with all segments before it.
-        own: Whether its records have txids of their own. Otherwise the policy fills them in.
-        records: How many it has.
+        state: The log's state, with all segments before it closed.
+        has_own_txids: Whether its records have txids. Otherwise the policy assigns them.
+        records: The number of its records.
         now_ms: The time of the link.
     Raises:
         InvalidRequest: The log is a byte stream.
@@ -189,7 +211,7 @@ def assign_at_link(
     policy, last = state.policy, state.last_txid
     if policy == BYTES or policy not in TXID_RULES:
         raise InvalidRequest(
-            f'log "{state.name}" has the txid policy "{policy}": nothing is linked to it'
+            f'log "{state.name}" has the txid policy "{policy}", so no segment can be linked to it'
         )
     if has_own_txids:
         return UNKNOWN, TXIDS_IN_ENTRIES

@@ -1,7 +1,7 @@
-"""A log as its writer holds it: the state, its version, and the one rule of changing it (H12).
+"""The state of a log in its writer: the value, the version of its key, and how it is changed (H12).
 
-Ownership is the epoch and not the key's version. A conflict is answered by reading again: same epoch, and
-the change is applied to the new value; another epoch, and this writer has been fenced.
+The epoch decides ownership, not the version of the key. After a conflict the state is read again. If the
+epoch is unchanged, the change is applied to the new value. Otherwise this writer is fenced.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,18 +21,23 @@ from .log_keys import state_key
 from .log_state import LogState
 
 ExtraOps = Callable[[LogState], Awaitable[Transaction]]
-"""What else a change writes, given the state it is applied to. What it must know of other keys it reads
-itself, at each try: what was read before a conflict belongs to a state that is no more."""
+"""Returns further operations for a change, given the state to which it is applied.
+
+It reads any other keys itself at each attempt, because values that were read before a conflict are outdated.
+"""
 
 
 def is_retryable(error: DistributedLogError) -> bool:
-    """Is the same step worth another try? An unknown outcome is: `WriterLogState.change` looks before it
-    acts."""
+    """Return whether the same step may be tried again.
+
+    This includes an unknown outcome, because `WriterLogState.change` first checks whether the change was
+    stored.
+    """
     return error.retryable or isinstance(error, OutcomeUnknown)
 
 
 async def no_extra_ops(_: LogState) -> Transaction:
-    """The share of a change that writes the state alone."""
+    """Return no further operations, for a change that writes the state alone."""
     return Transaction((), ())
 
 
@@ -44,15 +49,20 @@ class WriterLogState:
         self.state = state
         self.version = version
         self._is_current = True
-        self._lock = trio.Lock()  # version and state move together, also across an await
+        self._lock = trio.Lock()  # version and state change together, also across an await
 
     @property
     def log_id(self) -> int:
-        """The log's id."""
+        """The log's ID."""
         return self.state.log_id
 
     async def refresh(self) -> None:
-        """Read the state again. Raises `WriterFenced` or `LogNotFound` when the log is not ours."""
+        """Read the state again.
+
+        Raises:
+            WriterFenced: Another writer owns the log.
+            LogNotFound: The log was deleted.
+        """
         async with self._lock:
             await self._refresh()
 
@@ -68,12 +78,19 @@ class WriterLogState:
         is_done: Callable[[LogState], bool],
         extra_ops: ExtraOps = no_extra_ops,
     ) -> None:
-        """Apply one change in one transaction, once.
+        """Apply one change in one transaction, exactly once.
 
-        ``apply`` and ``share`` are asked at each try, with the state as it was read last. ``done`` tells
-        from a state whether the change is in it already: after an unknown outcome the state is read and not
-        the change sent blindly again. Raises `WriterFenced`, `LogNotFound`; `VersionConflict` when not the
-        state but a key of the share differs from what it expects; whatever the metadata client raises.
+        Args:
+            apply: Returns the changed state. Called at each attempt with the state that was read last.
+            is_done: Whether a state already contains the change. After an unknown outcome, the state is read
+                and checked, and the change is not sent again blindly.
+            extra_ops: Returns further operations of the transaction, given the state. Called at each attempt.
+        Raises:
+            WriterFenced: Another writer owns the log.
+            LogNotFound: The log was deleted.
+            VersionConflict: The state is unchanged, but another key of the transaction differs from its
+                expected value.
+            DistributedLogError: The metadata client failed.
         """
         async with self._lock:
             await self._change(apply, is_done, extra_ops)
@@ -95,7 +112,7 @@ class WriterLogState:
                 (Put(state_key(self.log_id), state.encode()),),
             )
             further_ops = await extra_ops(self.state)
-            self._is_current = False  # stays so when this call fails or is cancelled
+            self._is_current = False  # remains False if this call fails or is cancelled
             reply = await self.metadata.transact(update + further_ops)
             self._is_current = True
             if reply.succeeded:
@@ -105,13 +122,13 @@ class WriterLogState:
             stored = reply.current[0]
             if stored is not None and stored.version == self.version:
                 raise VersionConflict(
-                    f'log "{state.name}": a key beside the log\'s state was changed by somebody else'
+                    f'log "{state.name}": another client changed a key that this change depends on'
                 )
             self._update(stored)
 
     def _update(self, stored: KeyValue | None) -> None:
         if stored is None:
-            raise LogNotFound(f'log "{self.state.name}" has been deleted under its writer')
+            raise LogNotFound(f'log "{self.state.name}" was deleted while it had a writer')
         state = LogState.decode(stored.value)
         if state.epoch != self.state.epoch:
             by_text = f" by {state.owner}" if state.owner else ""

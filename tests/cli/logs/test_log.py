@@ -155,7 +155,7 @@ def test_a_log_and_its_namespace_are_configured(cluster: Cluster) -> None:
     cluster.ok("log", "create", "careful", "--durability", "all")
     assert _effective(cluster, "careful")["ack_quorum"] == (3, "log")
     assert "unknown option" in cluster.fails(2, "log", "config", "kept", "set", "nope=1")
-    assert "each process's own" in cluster.fails(
+    assert "is local to each process" in cluster.fails(
         2, "log", "config", "kept", "set", "lock_lease_s=3"
     )
     assert "K=V" in cluster.fails(2, "log", "config", "kept", "set", "rolling")

@@ -72,7 +72,7 @@ def test_a_logs_own_stands_over_its_namespaces_over_the_programs() -> None:
 
 def test_what_is_the_logs_own_is_not_contradicted_by_who_opens_it() -> None:
     own = stored(max_txid_check=False)
-    with pytest.raises(InvalidRequest, match="changed by"):
+    with pytest.raises(InvalidRequest, match=r"change it with Log\.set"):
         effective_options(LogOptions(), ["max_txid_check"], NOTHING, own)
     given = with_overrides(LogOptions(), {"max_txid_check": False})
     assert not effective_options(given, ["max_txid_check"], NOTHING, own).max_txid_check
@@ -100,10 +100,10 @@ def test_what_is_not_legal_is_refused_by_name(settings: dict[str, Any]) -> None:
 def test_an_option_of_a_process_is_known_and_not_stored() -> None:
     """It is no unknown name: whoever sets it is told where it goes."""
     for name in ("lock_lease_s", "read_bytes"):
-        with pytest.raises(InvalidRequest, match=f"{name} is each process's own"):
+        with pytest.raises(InvalidRequest, match=f"{name} is local to each process"):
             NOTHING.with_changes({name: 1}, {})
     for name in ("process_bytes_max", "owner", "add_timeout_s"):  # of its client, of its ledgers
-        with pytest.raises(InvalidRequest, match=r"each process's own.* open_namespace\(config=\)"):
+        with pytest.raises(InvalidRequest, match=r"local to each process.* open_namespace\(config=\)"):
             NOTHING.with_changes({name: 1}, {})
     with pytest.raises(InvalidRequest, match="unknown option 'nope'"):
         NOTHING.with_changes({"nope": 1}, {})
