@@ -1,1 +1,1 @@
-"""Shared by the logs of a process: leases, watches, positions, metrics."""
+"""Resources that the logs of a process share: leases, watches, positions, metrics."""

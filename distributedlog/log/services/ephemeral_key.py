@@ -1,7 +1,8 @@
-"""A key under the process's lease that says: I am here. Of who holds a subscription, or works on a queue.
+"""A key under the process's lease that proves that its owner is alive: a subscriber, or a worker of a queue.
 
-As a writer's lock it protects nothing. The one refuses a second holder early and names the first; by the
-other the death of a worker is seen, in the very transaction that gives its work to somebody else.
+Like a writer's lock, it protects no data. A subscriber's key rejects a second subscriber early, and names the
+first one. A worker's key shows the failure of the worker, in the same transaction that gives its claims to
+another worker.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ from .lease_session import LOCK_LOST, LeaseSession, LeaseSessions, PendingDelete
 
 
 class EphemeralKey:
-    """One such key, from when it was put to `release`."""
+    """A key that was stored under the process's lease and is deleted by `release`."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class EphemeralKey:
         session.add_lock(self)
 
     async def release(self) -> None:
-        """Take the key away. Raises nothing; who asks again waits for the first."""
+        """Delete the key. Never raises. A concurrent second call waits for the first."""
         session = self._session
         if not session.has_lock(self):
             await self._released.wait()
@@ -54,7 +55,7 @@ class EphemeralKey:
     # --- for its session --------------------------------------------------------------------------
 
     async def reacquire(self) -> None:
-        """Put the key under the session's lease, on the condition that says it is still ours."""
+        """Store the key under the session's lease, on the condition that it still belongs to this owner."""
         session = self._session
         lease = session.lease
         ownership = await self._ownership_condition()
@@ -65,14 +66,14 @@ class EphemeralKey:
         )
         lock_revision = reply.revision if reply.succeeded else 0
         if not reply.succeeded:
-            existing = reply.current[1]  # of an earlier try, perhaps, that was not answered
+            existing = reply.current[1]  # perhaps from an earlier attempt with an unknown outcome
             if existing is not None and existing.value == self._value and existing.lease == lease:
                 lock_revision = existing.mod_revision
         if lease == session.lease and self.lock_revision != LOCK_LOST:
             self.lock_revision = lock_revision
 
     def mark_lost(self, error: DistributedLogError) -> None:
-        """What it stood for is another one's."""
+        """Record that the key belongs to another owner."""
         self.lock_revision = LOCK_LOST
         self._on_lost(error)
 
@@ -80,9 +81,10 @@ class EphemeralKey:
 async def put_ephemeral_key(
     locks: LeaseSessions, ttl_ms: int, key: bytes, value: bytes, condition: Compare
 ) -> EphemeralKey:
-    """Put a key that nobody else puts, as long as the condition holds. Raises `LogNotFound` else.
+    """Store a key that no other client stores, for owners without state that could be lost to another one.
 
-    It protects nothing that could be lost.
+    Raises:
+        LogNotFound: The condition does not hold.
     """
 
     async def still_ours() -> Compare:
@@ -101,7 +103,9 @@ async def put_ephemeral_key(
             if not reply.succeeded:
                 raise LogNotFound("the log was deleted meanwhile")
             lock_revision = reply.revision
-        except LeaseExpired:  # the store was away for longer than that: again, with another one
+        except (
+            LeaseExpired
+        ):  # the metadata store was unreachable for too long: retry with a new lease
             pending_delete = None
             await session.replace_lease(lease)
             continue
@@ -119,4 +123,4 @@ async def put_ephemeral_key(
 
 
 def _ignore_loss(_: DistributedLogError) -> None:
-    """Whoever works on asks the store."""
+    """Do nothing, because the worker detects the loss in the metadata store."""

@@ -1,10 +1,12 @@
 """One lease for the locks of a process: a thousand writers renew one lease, not a thousand (H35).
 
-A lock stays a key of its own, bound to the lease of its process. Who takes a log over puts the key under
-its own lease, which touches no other key of this one; who closes deletes its key alone. The lease is granted
-with the first lock and revoked with the last. One that ended while its process was paused or cut off is
-followed by another, and each lock is taken again where the log is still ours: a lost lease alone ends no
-writer; one whose log was taken over is told so.
+Each lock is a separate key, bound to the lease of its process. A client that takes a log over stores the key
+under its own lease, which affects no other key of the previous owner. A client that closes deletes only its
+own key. The lease is granted with the first lock and revoked with the last one.
+
+If a lease expires while its process is paused or disconnected, the session gets a new one, and takes each
+lock again if the log still belongs to this process. An expired lease alone ends no writer. If another writer
+has taken the log over, the former writer receives an error.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,9 +31,11 @@ from ..model.log_keys import lock_key, state_key
 from ..model.writer_log_state import WriterLogState
 
 LOCKS_MAX = 2000
-"""Of one lease, claims under way included; the next lock gets another lease. A lease holds 4,096 keys."""
+"""Maximum number of locks per lease, including claims in progress. Further locks get another lease. The
+metadata quorum permits 4,096 keys per lease."""
 RELEASE_TIMEOUT_S = 2.0
-"""How long whoever ends tries to give a lock back at once; then the session does, or the lease's end."""
+"""How long a release tries to delete its lock immediately. Afterwards the session retries, or the lease
+expires."""
 
 LOCK_LOST = -1
 
@@ -42,7 +46,7 @@ Start = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 class LogLock:
-    """A log that was claimed: its state under our epoch, and the lock on it. Whoever claims gives back."""
+    """A claimed log: its state under this process's epoch, and the lock on it. The owner must release it."""
 
     def __init__(
         self,
@@ -51,11 +55,14 @@ class LogLock:
         value: bytes = b"",
         lock_revision: int = 0,
     ) -> None:
-        """Without a session there is no lock: the epoch alone is claimed, and nothing is given back."""
+        """Create the lock.
+
+        Without a session only the epoch is claimed: there is no lock, and nothing to release.
+        """
         self.writer_state = writer_state
         self.lock_revision = lock_revision
-        """The revision that put the key; 0: whether it is there is not known; `LOCK_LOST`: it is another
-        one's."""
+        """The revision that stored the key. 0 means that it is not known whether the key is stored.
+        `LOCK_LOST` means that the lock belongs to another owner."""
         self._session = session
         self._value = value
         self._lost_error: DistributedLogError | None = None
@@ -66,17 +73,21 @@ class LogLock:
 
     @property
     def lease(self) -> int:
-        """The lease under the lock, which this process's other locks share."""
+        """The lease of the lock, which the process's other locks share."""
         return self._require_session.lease
 
     def set_on_lost(self, on_lost: Callable[[DistributedLogError], None]) -> None:
-        """Have it told, once, when the log turns out to be another one's, or gone, or has already."""
+        """Set a callback for the loss of the lock.
+
+        It is called once, when the log belongs to another owner or was deleted. If that was detected already,
+        it is called immediately.
+        """
         self._on_lost = on_lost
         if self._lost_error is not None:
             on_lost(self._lost_error)
 
     async def release(self) -> None:
-        """Free the log for its next writer. Raises nothing; who asks again waits for the first."""
+        """Release the log for its next writer. Never raises. A concurrent second call waits for the first."""
         if self._session is None:
             await trio.lowlevel.checkpoint()
             return
@@ -89,7 +100,8 @@ class LogLock:
             if lock_revision == LOCK_LOST:
                 await self._session.release_use()
             else:
-                # Not known to be there: a try to take it again may be under way, for the version we know.
+                # If the key is not known to be stored, an attempt to acquire it again may be under way. That
+                # attempt requires the version of the state in `writer_state`.
                 log_id, version = self.writer_state.log_id, self.writer_state.version
                 guard = None if lock_revision else Compare.version(state_key(log_id), version)
                 pending_delete = PendingDelete(lock_key(log_id), self._value, guard)
@@ -99,16 +111,20 @@ class LogLock:
 
     @property
     def _require_session(self) -> "LeaseSession":
-        assert self._session is not None, "asked of a lock"
+        assert self._session is not None, "only a lock has a session"
         return self._session
 
     # --- for its session --------------------------------------------------------------------------
 
     async def reacquire(self) -> None:
-        """Put the key under the session's lease, if the log is still ours.
+        """Store the key under the session's lease, if the log still belongs to this process.
 
-        The log's state is a condition: nobody locks a log that is not theirs. Raises `WriterFenced`,
-        `LogNotFound`, and whatever the metadata client raises.
+        The transaction requires an unchanged state of the log, so no client locks a log of another owner.
+
+        Raises:
+            WriterFenced: Another writer owns the log.
+            LogNotFound: The log was deleted.
+            DistributedLogError: The metadata client failed.
         """
         writer_state, session = self.writer_state, self._require_session
         await writer_state.refresh()
@@ -125,14 +141,14 @@ class LogLock:
         )
         lock_revision = reply.revision if reply.succeeded else 0
         if not reply.succeeded:
-            existing = reply.current[1]  # of an earlier try, perhaps, that was not answered
+            existing = reply.current[1]  # perhaps from an earlier attempt with an unknown outcome
             if existing is not None and existing.value == self._value and existing.lease == lease:
                 lock_revision = existing.mod_revision
         if lease == session.lease:
             self.lock_revision = lock_revision
 
     def mark_lost(self, error: DistributedLogError) -> None:
-        """The log is another one's."""
+        """Record that the log belongs to another owner."""
         self.lock_revision = LOCK_LOST
         self._lost_error = error
         if self._on_lost is not None:
@@ -140,32 +156,38 @@ class LogLock:
 
 
 class LeasedKey(Protocol):
-    """A key under a session's lease, as its session knows it: a `LogLock`, or a `Presence`."""
+    """The interface of a key under a session's lease: a `LogLock` or an `EphemeralKey`."""
 
     lock_revision: int
 
     async def reacquire(self) -> None:
-        """Put the key under the session's lease. Raises `LogNotFound`, and what says that it is lost."""
+        """Store the key under the session's lease.
+
+        Raises:
+            LogNotFound: The log was deleted.
+            DistributedLogError: The key belongs to another owner.
+        """
         ...
 
     def mark_lost(self, error: DistributedLogError) -> None:
-        """It is another one's."""
+        """Record that the key belongs to another owner."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PendingDelete:
-    """A key that nobody wants any more and that may be there, or may still come."""
+    """A key to delete, which may be stored, or may still be stored by a transaction that is under way."""
 
     key: bytes
     value: bytes
-    """Of the key; a random number in it says whose it is."""
+    """The value of the key. A random number in it identifies its owner."""
     guard: Compare | None = None
-    """What a transaction whose outcome nobody knows asks for: while it holds, the key may still come."""
+    """The condition of a transaction with an unknown outcome. As long as it holds, the key may still be
+    stored."""
 
 
 class LeaseSession:
-    """One lease, and the locks under it. Made by `LeaseSessions.acquire`."""
+    """One lease and the locks under it. `LeaseSessions.acquire` creates it."""
 
     def __init__(
         self,
@@ -178,10 +200,10 @@ class LeaseSession:
         self._failures = failures
         self.metadata = metadata
         self.lease = lease
-        """Of the moment: after one that ended there is another."""
+        """The present lease. When it expires, another one follows."""
         self.ttl_ms = ttl_ms
         self.users = 1
-        """Locks, and claims under way. With the last one the session ends."""
+        """The number of locks and of claims in progress. The session ends with the last one."""
         self._on_end = on_end
         self._locks: dict[LeasedKey, None] = {}
         self._pending_deletes: list[PendingDelete] = []
@@ -190,24 +212,28 @@ class LeaseSession:
         self._scope = trio.CancelScope()
 
     def add_lock(self, lock: LeasedKey) -> None:
-        """What was entered for is held."""
+        """Add a lock that was acquired."""
         self._locks[lock] = None
 
     def has_lock(self, lock: LeasedKey) -> bool:
-        """Was it added, and not taken out?"""
+        """Return whether a lock was added and not removed."""
         return lock in self._locks
 
     def remove_lock(self, lock: LeasedKey) -> None:
-        """From here on it is not taken again; `leave` follows."""
+        """Remove a lock, so that it is not acquired again. The caller then calls `release_use`."""
         del self._locks[lock]
 
     async def release_use(
         self, pending_delete: PendingDelete | None = None, lock_revision: int = 0
     ) -> None:
-        """One user less. ``left``: its key is deleted, here or later; ``held_at``: the revision that put it.
+        """Remove one user of the session. Never raises.
 
-        Raises nothing: the session, or the end of the lease, does what could not be done within
-        `RELEASE_TIMEOUT_S`.
+        If this does not succeed within `RELEASE_TIMEOUT_S`, the session or the end of the lease deletes the
+        key later.
+
+        Args:
+            pending_delete: The user's key, which is deleted now or later.
+            lock_revision: The revision that stored the key, or 0 if it is not known.
         """
         self.users -= 1
         assert self.users >= 0, "each user leaves once"
@@ -227,12 +253,12 @@ class LeaseSession:
                     await self.metadata.transact(
                         Transaction((unchanged,), (Delete(pending_delete.key),))
                     )
-                    self._drop_pending(pending_delete)  # deleted, or another one's by now
+                    self._drop_pending(pending_delete)  # it is deleted, or belongs to another owner
                 else:
                     await self._delete_pending(pending_delete)
 
     async def replace_lease(self, lease: int) -> None:
-        """``lease`` was seen to be gone: have another one, and take all locks again."""
+        """Get another lease after ``lease`` was found expired, and acquire all locks again."""
         async with self._replacing:
             if lease != self.lease:
                 return
@@ -245,7 +271,7 @@ class LeaseSession:
     # --- its tasks --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Renew the lease until the last lock is given back. A task of the namespace."""
+        """Renew the lease until the last lock is released. Runs as a task of the namespace."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 keep_running = self._failures.keep_running
@@ -257,7 +283,9 @@ class LeaseSession:
     async def _renew(self) -> None:
         while True:
             await trio.sleep(self.ttl_ms / 3000)
-            with suppress(DistributedLogError):  # the store is away: writers go on without it
+            with suppress(
+                DistributedLogError
+            ):  # the metadata store is unavailable; writers continue without it
                 lease = self.lease
                 try:
                     await self.metadata.renew_lease(lease)
@@ -267,11 +295,14 @@ class LeaseSession:
                     self._has_work.set()
 
     async def _reacquire_and_clean(self) -> None:
-        """Take locks again, clear leftovers; apart from the renewals, which must not wait for it."""
+        """Acquire lost locks again, and delete pending keys.
+
+        Renewals run separately, because they must not wait for it.
+        """
         while True:
             await self._has_work.wait()
             self._has_work = trio.Event()
-            with suppress(DistributedLogError):  # what is left is tried at the next renewal
+            with suppress(DistributedLogError):  # the rest is retried at the next renewal
                 for pending_delete in self._pending_deletes.copy():
                     await self._delete_pending(pending_delete)
                 for lock in list(self._locks):
@@ -281,7 +312,7 @@ class LeaseSession:
     async def _reacquire(self, lock: LeasedKey) -> None:
         try:
             await lock.reacquire()
-        except Exception as raised:  # of one log: the lease is everybody's
+        except Exception as raised:  # an error of one log must not end the shared lease
             error = to_internal_error("a lock that was taken again", raised)
             if not (error.fatal_to_writer or isinstance(error, LogNotFound | SubscriptionLost)):
                 raise error from raised
@@ -289,7 +320,7 @@ class LeaseSession:
                 lock.mark_lost(error)
 
     async def _delete_pending(self, pending_delete: PendingDelete) -> None:
-        """Delete the leftover's key; what may still come is looked for at each renewal."""
+        """Delete a pending key. One that may still be stored is checked again at each renewal."""
         guard_value = (
             None
             if pending_delete.guard is None
@@ -300,17 +331,17 @@ class LeaseSession:
             unchanged = Compare.mod_revision(existing.key, existing.mod_revision)
             await self.metadata.transact(Transaction((unchanged,), (Delete(existing.key),)))
         elif pending_delete.guard is not None and pending_delete.guard.holds(guard_value):
-            return  # its transaction may still be on its way
+            return  # its transaction may still be under way
         self._drop_pending(pending_delete)
 
     def _drop_pending(self, pending_delete: PendingDelete) -> None:
-        """Its key is gone. Two may find that out: whoever left, and `_reacquire_and_clean` meanwhile."""
+        """Forget a key that was deleted. `release_use` and `_reacquire_and_clean` may both call this."""
         if pending_delete in self._pending_deletes:
             self._pending_deletes.remove(pending_delete)
 
 
 class LeaseSessions:
-    """The sessions of one process: one for each length of leases, and for each `LOCKS_MAX` locks."""
+    """The sessions of one process, one per lease duration and per `LOCKS_MAX` locks."""
 
     def __init__(
         self, metadata: Metadata, start: Start, failures: WorkFailures | None = None
@@ -322,11 +353,11 @@ class LeaseSessions:
         self._granting = trio.Lock()
 
     async def acquire(self, ttl_ms: int) -> LeaseSession:
-        """A session with room for one more, who is counted as its user from here on."""
+        """Return a session with capacity, in which the caller counts as a user from now on."""
         session = self._find_with_capacity(ttl_ms)
         if session is not None:
             return session
-        async with self._granting:  # a thousand that open at once share what the first one gets
+        async with self._granting:  # concurrent calls share the lease that the first one gets
             session = self._find_with_capacity(ttl_ms)
             if session is None:
                 lease = await self.metadata.grant_lease(ttl_ms)

@@ -1,4 +1,4 @@
-"""What all that is done with a log is done with: the clients and clocks of its namespace, its own options."""
+"""The clients, clocks and options that all operations on a log use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,45 +21,46 @@ from .settings_watch import FollowedLog, SettingsWatch
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """One a namespace, and one a log, which differs in the options. Made by `Namespace`."""
+    """The context of a namespace, or of one log, which has options of its own. `Namespace` creates it."""
 
     metadata: Metadata
     ledgers: SegmentEntryStore
     lease_sessions: LeaseSessions
     recovery_semaphore: RecoverySemaphore
     start: Start
-    """Runs a task of a writer or reader. Raises `AlreadyClosed` once the namespace is closed."""
+    """Runs a task of a writer or reader. Raises `AlreadyClosed` after the namespace is closed."""
     clock_ms: Callable[[], int]
-    """ms since 1970, by the clock of this machine."""
+    """Returns the clock of this machine in ms since 1970."""
     random: Random
     settings: SettingsWatch
     namespace: str
-    """The path of the namespace: the names of its logs, and of those that were deleted, are under it."""
+    """The path of the namespace, which contains the names of its logs and of its deleted logs."""
     owner: str
-    """What this process is called, in locks and in errors."""
+    """The name of this process in locks and in errors."""
     options: LogOptions
     call_scheduler: CallScheduler
-    """Sends for all writers."""
+    """Sends entries for all writers."""
     segment_checks: PeriodicChecks
-    """Looks whether segments should end, for all writers."""
+    """Checks for all writers whether their segments should end."""
     position_commits: PositionCommits
-    """Writes what subscribers commit, for all of them."""
+    """Stores the committed positions of all subscriptions."""
     idle_checks: PeriodicChecks
-    """Looks who of those that are to say so has written nothing."""
+    """Finds idle writers that must add a keep-alive entry."""
     roll_semaphore: RollSemaphore
-    """To end them for size or age."""
+    """Limits concurrent rolls by size or age."""
     memory_budget: MemoryBudget
-    """What all writers hold that is not durable yet."""
+    """Limits the bytes of all writers that are not durable yet."""
     meters: LogMeters
-    """Of the whole namespace."""
+    """The counters of the whole namespace."""
     unsettled_queues: WeakSet[Any]
-    """Writers (`Pipeline`, which imports this module) whose records the namespace waits for at its end."""
+    """The writers whose records the namespace waits for when it closes. (Typed as Any, because their
+    module imports this one.)"""
     proxy_id: str = ""
-    """Of the write proxy that this process is; "": none."""
+    """The ID of this write proxy, or "" in other processes."""
     followed_log: FollowedLog | None = None
-    """Of an open log: its options as they are now, where ``options`` has them as they were at its opening."""
+    """Only for an open log: its current options. ``options`` has those of the time when it was opened."""
 
     @property
     def current_options(self) -> LogOptions:
-        """For what may change while a log is open."""
+        """The options of which changes apply while a log is open."""
         return self.options if self.followed_log is None else self.followed_log.options

@@ -1,4 +1,4 @@
-"""What a process counts of the logs that it writes and reads, and how somebody's registry gets it."""
+"""The metrics of the logs that a process writes and reads, and their export to a metrics registry."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,10 +8,11 @@ from weakref import WeakKeyDictionary
 from ...runtime.declarations.meters import DurationHistogram, Metric, Sample, samples
 from ..limits.memory_budget import MemoryBudget
 
-if TYPE_CHECKING:  # it is imported when somebody collects
+if TYPE_CHECKING:  # imported at the first collection
     from prometheus_client import CollectorRegistry
 Registry: TypeAlias = "CollectorRegistry"
-"""Where a collector goes; anything with its ``register`` and ``unregister`` will do."""
+"""The registry to which a collector is added. Any object with its methods ``register`` and ``unregister``
+is suitable."""
 
 METRICS = (
     Metric(
@@ -86,7 +87,7 @@ METRICS = (
 
 @dataclass(slots=True)
 class LogMeters:
-    """Counters of one namespace object since it was opened; written by its loop alone."""
+    """Counters of one namespace object since it was opened. Only its event loop changes them."""
 
     records_written: int = 0
     bytes_written: int = 0
@@ -103,7 +104,7 @@ class LogMeters:
 
 
 class NamespaceMetrics:
-    """What one namespace object has counted. May be asked from any thread, and after its end."""
+    """The metrics of one namespace object. They may be read from any thread, also after it is closed."""
 
     def __init__(self, path: str, meters: LogMeters, memory_budget: MemoryBudget) -> None:
         self.path = path
@@ -111,7 +112,7 @@ class NamespaceMetrics:
         self._memory_budget = memory_budget
 
     def snapshot(self) -> dict[str, float]:
-        """Names and values, of a histogram ``_count`` and ``_sum``. Nothing is reset by looking."""
+        """Return names and values, ``_count`` and ``_sum`` for a histogram. Reading resets nothing."""
         values: dict[str, float] = {}
         for sample in self.samples():
             name = sample.metric.name
@@ -122,7 +123,7 @@ class NamespaceMetrics:
         return values
 
     def samples(self) -> list[Sample]:
-        """With what each of them means."""
+        """Return the values with their metric descriptions."""
         meters = self._meters
         values_by_name: dict[str, Any] = {name: getattr(meters, name) for name in meters.__slots__}
         values_by_name |= {
@@ -133,17 +134,20 @@ class NamespaceMetrics:
 
 
 class LogMetricsCollector:
-    """All namespaces of one registry, apart by the label ``namespace``; of two of one path the sum."""
+    """The collector of all namespaces of one registry.
+
+    The label ``namespace`` distinguishes them. Values of two objects with the same path are added.
+    """
 
     def __init__(self) -> None:
         self.namespaces: list[NamespaceMetrics] = []
 
     def describe(self) -> Sequence[Any]:
-        """Nothing: a registry need not ask for numbers to know what this is."""
+        """Return nothing, so that a registry does not collect values at registration."""
         return ()
 
     def collect(self) -> Iterable[Any]:
-        """Metric families of `prometheus_client`, which is imported here first."""
+        """Return metric families of `prometheus_client`, which is imported at the first call."""
         from ...runtime.declarations.metrics_text import metric_families
 
         values: dict[str, dict[str, Sample]] = {}
@@ -161,7 +165,7 @@ _COLLECTORS: WeakKeyDictionary[Any, LogMetricsCollector] = WeakKeyDictionary()
 
 
 def register(registry: Registry, metrics: NamespaceMetrics) -> None:
-    """Have a registry collect these, beside those of other namespaces that it has."""
+    """Add the metrics of a namespace to a registry, next to those of other namespaces."""
     collector = _COLLECTORS.get(registry)
     if collector is None:
         collector = LogMetricsCollector()
@@ -171,7 +175,7 @@ def register(registry: Registry, metrics: NamespaceMetrics) -> None:
 
 
 def unregister(registry: Registry, metrics: NamespaceMetrics) -> None:
-    """The namespace is closed."""
+    """Remove the metrics of a closed namespace from a registry."""
     collector = _COLLECTORS.get(registry)
     if collector is None or metrics not in collector.namespaces:
         return

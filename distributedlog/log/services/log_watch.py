@@ -1,8 +1,9 @@
-"""Following a namespace: which logs there are, and each one that comes or goes, without a gap.
+"""Watch a namespace: its logs, and each created, renamed and deleted log, without a gap.
 
-The names are listed page by page, then changes are followed from the revision of the first page; what a
-later page had seen already is told by its revision. A watch that fell behind the kept history lists again
-and tells the difference (H29): then a log that came and went in between is not told.
+The names are listed in pages. Changes are then followed from the revision of the first page. A change that a
+later page already included is detected by its revision and not reported again. If the kept history of the
+metadata store does not reach back far enough, the watch lists the names again and reports the differences
+(H29). A log that was created and deleted in between is then not reported.
 """
 
 from collections import deque
@@ -38,29 +39,30 @@ from ..model.log_state import LogState
 
 RETRY_S = 0.5
 CHANGES_MAX = 10_000
-"""Changes that nobody has taken; at the bound it follows no further until some are."""
+"""Maximum number of changes in the queue. The watch pauses at this limit until the program reads some."""
 
 KnownLogs = dict[str, tuple[int, int]]
-"""The logs that are there: name to log id, and the revision that made it."""
+"""The existing logs: name to log ID and to the revision that created the name."""
 
 log = get_logger("distributedlog.log")
 
 
 @dataclass(frozen=True, slots=True)
 class LogChange:
-    """A log has come or gone, or has another name."""
+    """A log that was created, deleted or renamed."""
 
     kind: Literal["created", "deleted", "renamed", "relisted"]
-    """``relisted``, of a watch that keeps no names: changes were missed, and nobody knows which."""
+    """``relisted`` occurs only if the watch keeps no names: some changes were missed and are not known."""
     name: str
     incarnation: str
-    """16 hex digits; "" of a deletion where the watch keeps no names."""
+    """16 hex digits, or "" for a deletion if the watch keeps no names."""
     old_name: str = ""
-    """Of a log that was renamed. To or from a name below another prefix is ``created`` or ``deleted``."""
+    """The former name of a renamed log. A rename to or from a name outside the prefix is reported as
+    ``deleted`` or ``created``."""
 
 
 class LogWatch:
-    """The logs below a prefix, as they were at first, then their changes. Made by `Namespace.watch_logs`."""
+    """The logs with a prefix at the start, then their changes. `Namespace.watch_logs` creates it."""
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class LogWatch:
         self._path = path
         self._prefix = prefix
         self._known_logs = known_logs
-        """None: no names are kept."""
+        """None if no names are kept."""
         self._changes: deque[LogChange] = deque()
         self._revision = revision
         self._scope = trio.CancelScope()
@@ -84,14 +86,17 @@ class LogWatch:
 
     @property
     def logs(self) -> dict[str, str]:
-        """Name to incarnation, in order: as listed at first, and as the changes that were taken made it.
+        """The names and incarnations of the logs, in order.
 
-        Raises `InvalidRequest` where it keeps no names.
+        They are the logs at the start, with all changes that the program has read since.
+
+        Raises:
+            InvalidRequest: The watch keeps no names.
         """
         if self._known_logs is None:
             raise InvalidRequest("this watch keeps no names: list them with logs() or log_page()")
         listed = dict(self._known_logs)
-        # What waits in the queue has not been told yet: undo it, newest first.
+        # The program has not read the changes in the queue yet, so undo them, newest first.
         for change in reversed(self._changes):
             if change.kind != "deleted":
                 listed.pop(change.name, None)
@@ -101,9 +106,13 @@ class LogWatch:
         return {name: incarnation_text(listed[name][0]) for name in sorted(listed, key=_utf8_key)}
 
     async def next(self, wait_s: float | None = None) -> LogChange | None:
-        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here).
+        """Return the next change, or None after ``wait_s`` seconds.
 
-        While the quorum is away it waits; it raises only what no retry can mend, and `AlreadyClosed`.
+        While the metadata quorum is unreachable, the call waits. It raises only errors that a retry cannot
+        resolve, and `AlreadyClosed`.
+
+        Args:
+            wait_s: None means no limit. 0 returns only a change that is available.
 
         Raises: QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
@@ -122,7 +131,7 @@ class LogWatch:
         return change
 
     async def aclose(self) -> None:
-        """Stop following. Idempotent.
+        """Stop the watch. Idempotent.
 
         Raises: nothing.
         """
@@ -134,7 +143,7 @@ class LogWatch:
 
     async def __anext__(self) -> LogChange:
         change = await self.next()
-        assert change is not None, "without a limit there is a change in the end"
+        assert change is not None, "without a time limit the call returns a change"
         return change
 
     async def __aenter__(self) -> "LogWatch":
@@ -146,7 +155,7 @@ class LogWatch:
         self._close(AlreadyClosed("this watch is closed"))
 
     async def run(self) -> None:
-        """Follow until closed. A task of the namespace."""
+        """Follow changes until the watch is closed. Runs as a task of the namespace."""
         try:
             with self._scope, error_boundary(f"a watch of the logs of {self._path}", self._close):
                 while True:
@@ -157,7 +166,7 @@ class LogWatch:
     # --- inside -----------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Queue changes until the watch ends; a change is in the queue and the revision moved, or neither."""
+        """Queue changes until the watch ends. The queue and the revision always change together."""
         start = name_key(self._path, self._prefix)
         try:
             async with self._metadata.watch(
@@ -206,7 +215,10 @@ class LogWatch:
         await self._wait_queue_space()
 
     def _changes_of(self, events: list[WatchEvent]) -> list[LogChange]:
-        """What the events of one revision, so of one transaction, say. Both keys of a rename are in it."""
+        """Return the changes in the events of one revision, which is one transaction.
+
+        A rename has both keys in it.
+        """
         changes: list[LogChange] = []
         for event in events:
             item = event.item
@@ -218,7 +230,7 @@ class LogWatch:
             name, log_id = name_and_id
             known_log = None if self._known_logs is None else self._known_logs.get(name)
             if known_log is not None and item.mod_revision <= known_log[1]:
-                continue  # the listing had seen it
+                continue  # the listing includes it
             if self._known_logs is not None and known_log is not None:
                 del self._known_logs[name]
                 changes.append(LogChange("deleted", name, incarnation_text(known_log[0])))
@@ -232,7 +244,7 @@ class LogWatch:
 
 
 def _merge_renames(changes: list[LogChange]) -> list[LogChange]:
-    """A log that went and came in one transaction, under two names, was renamed: nothing else does both."""
+    """Replace a deletion and a creation in one transaction by a rename. Only renames do both."""
     if len(changes) != 2 or {change.kind for change in changes} != {"created", "deleted"}:
         return changes
     deletion, creation = sorted(changes, key=lambda change: change.kind == "created")
@@ -242,7 +254,11 @@ def _merge_renames(changes: list[LogChange]) -> list[LogChange]:
 
 
 async def watch_logs(metadata: Metadata, path: str, prefix: str, *, keep_names: bool) -> LogWatch:
-    """List the logs, if they are to be kept, to follow them on. Raises `QuorumUnreachable`."""
+    """Create a watch, and list the logs if names are to be kept.
+
+    Raises:
+        QuorumUnreachable: The metadata quorum does not answer.
+    """
     if keep_names:
         return LogWatch(metadata, path, prefix, *await _list_logs(metadata, path, prefix))
     return LogWatch(metadata, path, prefix, None, await _current_revision(metadata, path, prefix))
@@ -270,11 +286,14 @@ async def _list_logs(metadata: Metadata, path: str, prefix: str) -> tuple[KnownL
 
 
 def read_name(path: str, item: KeyValue) -> tuple[str, int] | None:
-    """Name and log id of a name's key; None for what cannot be read: it ends nobody's watch."""
+    """Return the name and the log ID of a name's key, or None if the key is corrupt.
+
+    A corrupt key is logged, and must not end the watch.
+    """
     try:
         return log_name_in_key(path, item.key), decode_log_id(item.value)
     except CorruptData as error:
-        log.warning("passed over: %s", error)
+        log.warning("skipped: %s", error)
         return None
 
 
@@ -285,8 +304,8 @@ def _difference(before: KnownLogs, after: KnownLogs) -> Iterator[LogChange]:
     appeared = {
         id_: name for name, (id_, _) in after.items() if before.get(name, (None,))[0] != id_
     }
-    # A name that another log had before is not told as a rename's: names that went round in a circle
-    # have no order in which that would be right.
+    # If another log had the new name before, report no rename: for names that were exchanged in a circle, no
+    # order of renames would be correct.
     renamed = {id_ for id_, name in appeared.items() if id_ in disappeared and name not in before}
     for log_id, name in disappeared.items():
         if log_id not in renamed:

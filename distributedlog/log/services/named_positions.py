@@ -1,12 +1,14 @@
-"""Named positions: where each subscriber of a log goes on. They never go back.
+"""Named positions: stored positions at which the subscribers of a log continue. They never move backwards.
 
-A position is the DLSN of the next record to read, and whether that was proved: by a `Position`, never by an
-address that somebody wrote down, which storing does not make a proof (H141). It belongs to one incarnation:
-its key goes by the log's id, so a log that is made again begins without any.
+A position is the DLSN of the next record to read. It also has a sequence ID if it was stored from a
+`Position`, which proves it. A DLSN that a program constructed does not become a proof by being stored (H141).
+A named position belongs to one incarnation: its key contains the log ID, so a log that is created again
+starts without any.
 
-One that *holds* keeps retention (`segment_expiry.py`) from what is at and after it, for a time that counts on
-retention's own clock. Nothing is to pass a hold that was promised: a new one writes the log's stamps again,
-and a retention that looked before finds them changed.
+A position that *holds* prevents retention (`segment_expiry.py`) from deleting records at and after it. The
+time limit of a hold is measured on the retention clock. No retention that started earlier may ignore a
+promised hold. Therefore a new hold also writes the log's stamps, and a retention that read them before
+detects the change.
 """
 
 from collections.abc import Awaitable, Callable
@@ -35,7 +37,7 @@ from ..model.segment_expiry import (
 from ..model.segment_record import SegmentRecord
 
 FORMAT = 4
-"""4: with a generation; who was never subscribed to is written as format 3."""
+"""Format 4 has a generation. A position that never had a subscriber is written in format 3."""
 _WITHOUT_GENERATION = 3
 NAME_BYTES_MAX = 255
 
@@ -45,7 +47,7 @@ _POSITION = row(row(number(), number(), number()), number())
 _SEQUENCE_ID = number(UNPROVEN)
 _HELD_MS_FORM = number(NO_HOLD)
 _GENERATION_FORM = number(0, NUMBER_MAX // 2)
-"""Nobody counts so far; from a value that lies there is no next one."""
+"""Counting never reaches this limit. It only ensures that even a wrong stored value has a successor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +55,22 @@ class PositionRecord:
     """The value of ``log/<id>/position/<name>``."""
 
     dlsn: DLSN
-    """The next record to read, or where it will be. What a subscriber commits may be after a segment's last
-    record; else that is the next segment's first."""
+    """The next record to read, or where it will be. A subscriber may commit a position after a segment's
+    last record. Otherwise the first position of the next segment is stored."""
     moved_ms: int
-    """Wall clock of who moved it; for people."""
+    """The wall clock of the client that moved it, for people."""
     sequence_id: int = UNPROVEN
-    """Of the next record, from a `Position`, which proves it; -1: only an address, as in format 1."""
+    """The sequence ID of the next record, from a `Position`, which proves it. -1 means only an address, as
+    in format 1."""
     held_ms: int = NO_HOLD
-    """The clock of retention when it was last moved, while it holds retention up; -1: it does not."""
+    """The retention clock when the hold was last renewed, or -1 if the position does not hold."""
     generation: int = 0
-    """How often it was subscribed to. Who subscribes raises it, and each commit asks for its own (H155)."""
+    """The number of subscriptions so far. Each subscriber raises it, and its commits require it unchanged
+    (H155)."""
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
-        """As a packed list with a format number."""
+        """Encode the record as a packed list with a format number."""
         fields = [list(self.dlsn), self.moved_ms, self.sequence_id, self.held_ms]
         if not self.generation:
             return pack([_WITHOUT_GENERATION, *fields])
@@ -74,7 +78,12 @@ class PositionRecord:
 
     @classmethod
     def decode(cls, value: bytes) -> "PositionRecord":
-        """Raises `CorruptData`, or `UnsupportedFormat`."""
+        """Decode the record.
+
+        Raises:
+            CorruptData: The value is invalid.
+            UnsupportedFormat: A newer version wrote the value.
+        """
         fields = decode_fields(value, FORMAT, 3, "a position")
         dlsn, moved_ms = check_stored(fields[:2], _POSITION, "a position")
         sequence_id = (
@@ -90,7 +99,7 @@ class PositionRecord:
 
 
 class Positions:
-    """The positions of one log. Made by `Log.positions`; asks the store at each call."""
+    """The named positions of one log. `Log.positions` returns it. Each call reads the metadata store."""
 
     def __init__(
         self,
@@ -103,7 +112,7 @@ class Positions:
         self._clock_ms = clock_ms
 
     async def get(self, name: str) -> DLSN | None:
-        """Where this subscriber goes on; None: it has no position.
+        """Return the position at which a subscriber continues, or None if it has none.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -113,9 +122,9 @@ class Positions:
         return None if item is None else PositionRecord.decode(item.value).dlsn
 
     async def proven(self, name: str) -> Position | None:
-        """Where this subscriber goes on, with its proof: ``open_reader(position=…)``.
+        """Return a subscriber's position with its proof, for ``open_reader(position=…)``, or None.
 
-        None: it has no position, or was last moved to a bare DLSN.
+        None means that it has no position, or that it was last moved to a DLSN, which proves nothing.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -129,13 +138,18 @@ class Positions:
         return Position(incarnation_text(log_id), record.dlsn, record.sequence_id)
 
     async def advance(self, name: str, to: Position | DLSN, *, hold: bool = False) -> DLSN:
-        """Move a position forwards, or make it; where it is then: never lower than before or than asked.
+        """Create a position or move it forwards, and return where it is then.
 
-        To a `Position`, as `LogReader.position` gives it, or to a bare DLSN, which proves nothing. Raises
-        `LogNotFound`, `LogRecreated`, `InvalidRequest` for a position in a segment that does not exist yet.
-        With ``hold`` records at and after it do not go by age or size, until it is moved without ``hold`` or
-        deleted, and for at most ``hold_max_s`` after it was last moved; the same place again counts as a
-        move. `Log.truncate` does not ask. What already stands further keeps its own hold, or none.
+        The result is never lower than the previous position, or than ``to``. A position that is already after
+        ``to`` stays unchanged, with or without its hold.
+
+        Args:
+            name: The name of the position.
+            to: A `Position`, as from `LogReader.position`, or a DLSN, which proves nothing. A position in a
+                segment that does not exist yet is refused.
+            hold: Prevent retention from deleting records at and after the position by age or size. The hold
+                ends when the position is deleted or moved without ``hold``, and at most ``hold_max_s`` after
+                the last move. A move to the same place renews it. `Log.truncate` ignores holds.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -144,13 +158,13 @@ class Positions:
         if isinstance(to, Position):
             if to.incarnation != incarnation_text(log_id):
                 raise LogRecreated(
-                    f"{to} is a position of another log of this name, which was deleted: this one is "
+                    f"{to} is a position of a deleted log of the same name; the incarnation of this log is "
                     f"{incarnation_text(log_id)}"
                 )
             dlsn, sequence_id = to.dlsn, to.sequence_id
         if not isinstance(dlsn, DLSN):
             raise InvalidRequest(
-                f"a subscriber is moved to a Position or a DLSN, not to {quoted(to)}"
+                f"a position can be moved to a Position or a DLSN, not to {quoted(to)}"
             )
         key = position_key(log_id, check_position_name(name))
         target = await self._normalize(log_id, dlsn)
@@ -167,7 +181,7 @@ class Positions:
                 )
             proven_id = sequence_id
             if current is not None and current.dlsn == target:
-                # The same place again is written for its proof or its hold alone.
+                # The same place is written again only if its proof or its hold changes.
                 proven_id = max(proven_id, current.sequence_id)
                 if (proven_id, held_ms) == (current.sequence_id, current.held_ms):
                     return target
@@ -175,7 +189,7 @@ class Positions:
             record = PositionRecord(target, self._clock_ms(), proven_id, held_ms, generation)
             put = Put(key, record.encode())
             compares = (
-                # Not its version, which begins anew where it is deleted and made again (H155).
+                # Not the version, which restarts if the key is deleted and created again (H155).
                 Compare.mod_revision(key, 0 if item is None else item.mod_revision),
                 Compare.exists(state_key(log_id)),
             )
@@ -189,7 +203,7 @@ class Positions:
                 raise LogNotFound("the log was deleted while a position was moved")
 
     async def list(self) -> dict[str, DLSN]:
-        """All positions, by name, in the order of names.
+        """Return all positions by name, in the order of names.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
         """
@@ -200,9 +214,9 @@ class Positions:
         }
 
     async def holds(self) -> dict[str, float]:
-        """The positions that hold retention up, and for how many seconds each was not moved or held anew.
+        """Return the positions that hold records, and the seconds since each hold was last renewed.
 
-        By the clock of retention. One at or above the log's ``hold_max_s`` holds nothing up any more.
+        Seconds are of the retention clock. A hold with at least the log's ``hold_max_s`` has expired.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
@@ -216,7 +230,7 @@ class Positions:
         return held_s
 
     async def holders(self) -> dict[str, str]:
-        """Who subscribes by which name at this moment (`Log.subscribe`), as it calls itself.
+        """Return the current subscribers (`Log.subscribe`): the name of each position and of its process.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
@@ -227,7 +241,7 @@ class Positions:
         }
 
     async def delete(self, name: str) -> bool:
-        """Forget a position; was there one?
+        """Delete a position, and return whether it existed.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -236,7 +250,7 @@ class Positions:
         while True:
             item = await self._metadata.get(key)
             if item is None:
-                return was_there  # gone by this call or another one
+                return was_there  # deleted by this call or another one
             was_there = True
             delete = Transaction((Compare.mod_revision(key, item.mod_revision),), (Delete(key),))
             with suppress(OutcomeUnknown):
@@ -244,7 +258,7 @@ class Positions:
                     return True
 
     async def _normalize(self, log_id: int, dlsn: DLSN) -> DLSN:
-        """After the last record of a closed segment is the first position of the next one."""
+        """Replace a position after the last record of a closed segment by the start of the next segment."""
         item = await self._metadata.get(state_key(log_id))
         if item is None:
             raise LogNotFound("the log was deleted")
@@ -264,7 +278,7 @@ class Positions:
 
 
 async def clock_now(metadata: Metadata) -> int:
-    """The clock of retention."""
+    """Return the retention clock."""
     item = await metadata.get(CLOCK_KEY)
     return 0 if item is None else decode_clock(item.value)
 
@@ -272,12 +286,18 @@ async def clock_now(metadata: Metadata) -> int:
 async def prepare_hold(
     metadata: Metadata, log_id: int, held_ms: int, now_ms: int
 ) -> tuple[int, Transaction]:
-    """From when a hold counts that is made now, and what lets no retention pass that has not seen it.
+    """Return the start of a new hold, and the operations that make concurrent retention detect it.
 
-    ``held_ms``: of the hold that it follows; -1 for none. At most one such share of a log in a transaction.
+    A transaction may contain these operations only once per log.
+
+    Args:
+        metadata: The metadata store.
+        log_id: The log.
+        held_ms: The start of the previous hold, or -1 if there was none.
+        now_ms: The retention clock.
     """
     if held_ms != NO_HOLD and now_ms - held_ms < HOLD_MAX_S_MIN * 1000 / 2:
-        return now_ms, Transaction()  # it cannot have ended yet
+        return now_ms, Transaction()  # the previous hold cannot have expired yet
     key = stamps_key(log_id)
     item = await metadata.get(key)
     value = Stamps().encode() if item is None else item.value
@@ -286,7 +306,11 @@ async def prepare_hold(
 
 
 def check_position_name(name: str) -> str:
-    """Return the name, or raise `InvalidRequest` saying which names a position may have."""
+    """Return the name of a position if it is valid.
+
+    Raises:
+        InvalidRequest: The name is not printable text of 1 to 255 bytes.
+    """
     if (
         not isinstance(name, str)
         or not name
@@ -294,6 +318,6 @@ def check_position_name(name: str) -> str:
         or len(name.encode(errors="replace")) > NAME_BYTES_MAX
     ):
         raise InvalidRequest(
-            f"a position's name is printable text of 1 to {NAME_BYTES_MAX} bytes, not {quoted(name)}"
+            f"a position's name must be printable text of 1 to {NAME_BYTES_MAX} bytes, not {quoted(name)}"
         )
     return name

@@ -1,8 +1,8 @@
-"""What subscribers commit: noted at once, written together.
+"""Commit the positions of subscriptions: recorded in memory immediately, stored together at intervals.
 
-One task a namespace writes the positions that have moved, up to `POSITIONS_PER_WRITE` in a transaction. Each
-is compared by its revision, and where that has changed looked at again: whoever subscribed since has raised
-the generation, and what the former holder commits then is refused, not written late (H155).
+One task per namespace stores the positions that have moved, up to `POSITIONS_PER_WRITE` in a transaction.
+Each key is compared by its revision. If that has changed, the key is read again. A later subscriber has
+raised the generation, so a late commit of the former subscriber is refused (H155).
 """
 
 from collections.abc import Callable, Sequence
@@ -28,35 +28,39 @@ log = get_logger("distributedlog.log")
 
 @dataclass(slots=True, eq=False)
 class SubscriberPosition:
-    """One named position that one holder in this process moves."""
+    """A named position of a subscription in this process."""
 
     description: str
-    """The subscription, in errors."""
+    """The subscription, for errors."""
     log_id: int
     key: bytes
     revision: int
-    """That changed the key last, as far as is known here. (Its version begins anew where it is made anew.)"""
+    """The last known revision that changed the key. (Its version restarts if the key is created again.)"""
     create_revision: int
-    """Of the key: a position that was deleted and made again counts its generations anew."""
+    """The revision that created the key. A position that is deleted and created again counts its
+    generations from the start."""
     written: PositionRecord
     hold: bool
-    """Does it keep retention from what is after it?"""
+    """Whether the position prevents retention from deleting records at and after it."""
     interval_s: float
     pending: Position | None = None
-    """To be written; never goes back."""
+    """The position to store. It never moves backwards."""
     due_at: float = float("inf")
     error: DistributedLogError | None = None
-    """Why nothing more is written."""
+    """The reason why nothing more is stored."""
     _on_lost: Callable[[DistributedLogError], None] | None = None
 
     def set_on_lost(self, on_lost: Callable[[DistributedLogError], None]) -> None:
-        """Have ``call`` receive `error` once: when it is set, or now if it is already."""
+        """Set a callback that receives `error` once: when it is set, or now if it is set already."""
         self._on_lost = on_lost
         if self.error is not None:
             on_lost(self.error)
 
     def set_pending(self, position: Position) -> bool:
-        """Everything before it was handled. Is it further than what was noted?"""
+        """Record that all records before a position were processed.
+
+        Return whether it is after the recorded position.
+        """
         current_dlsn = self.written.dlsn if self.pending is None else self.pending.dlsn
         if position.dlsn <= current_dlsn:
             return False
@@ -64,7 +68,7 @@ class SubscriberPosition:
         return True
 
     def check_holder(self, stored_item: KeyValue | None) -> None:
-        """Its key as it is now; sets `error` where that is another holder's."""
+        """Update the position from its stored key, and set `error` if that belongs to another subscriber."""
         if self.error is not None:
             return
         record = None if stored_item is None else PositionRecord.decode(stored_item.value)
@@ -77,15 +81,15 @@ class SubscriberPosition:
             reason = "has no position any more: it was deleted, alone or with its log"
             if record is not None:
                 reason = (
-                    f"has another holder: this one is number {self.written.generation}, "
-                    f"{record.generation} subscribed since, it stands at {record.dlsn}"
+                    f"has another holder: this one has generation {self.written.generation}, the present "
+                    f"one {record.generation}; the position is {record.dlsn}"
                 )
             self.fail(SubscriptionLost(f"{self.description} {reason}"))
         elif stored_item.mod_revision >= self.revision:
             self.revision, self.written = stored_item.mod_revision, record
 
     def fail(self, error: DistributedLogError) -> None:
-        """Nothing more of it is written."""
+        """Stop storing this position."""
         if self.error is None:
             self.error = error
             if self._on_lost is not None:
@@ -93,7 +97,7 @@ class SubscriberPosition:
 
 
 class PositionCommits:
-    """The positions of one namespace's subscribers that have moved and are not written."""
+    """The positions of one namespace's subscriptions that have moved and are not stored yet."""
 
     def __init__(self, metadata: Metadata, clock_ms: Callable[[], int], start: Start) -> None:
         self._metadata = metadata
@@ -105,7 +109,11 @@ class PositionCommits:
         self._writing = trio.Lock()
 
     def schedule(self, subscriber: SubscriberPosition, position: Position) -> None:
-        """To be written within its interval. Raises what ended it."""
+        """Store a position within the subscription's interval.
+
+        Raises:
+            DistributedLogError: The subscription has ended by this error.
+        """
         if subscriber.error is not None:
             raise subscriber.error.again()
         if subscriber.set_pending(position) and subscriber not in self._unwritten:
@@ -117,8 +125,13 @@ class PositionCommits:
             self._wake.set()
 
     async def write(self, subscribers: Sequence[SubscriberPosition]) -> int:
-        """Write what has moved of these, now; how many had. Raises what the store raises; each one's `error`
-        is its own."""
+        """Store the changed positions of these subscriptions now, and return their number.
+
+        The error of a single subscription is set as its `error`.
+
+        Raises:
+            DistributedLogError: The metadata client failed.
+        """
         async with self._writing:
             unwritten = [subscriber for subscriber in subscribers if subscriber in self._unwritten]
             for offset in range(0, len(unwritten), POSITIONS_PER_WRITE):
@@ -126,15 +139,20 @@ class PositionCommits:
             return len(unwritten)
 
     async def check_holder(self, subscriber: SubscriberPosition) -> None:
-        """Is it still its holder's? Sets its `error`. Raises what the store raises, and `CorruptData`."""
+        """Read a subscription's key, and set its `error` if it belongs to another subscriber.
+
+        Raises:
+            CorruptData: The stored value is invalid.
+            DistributedLogError: The metadata client failed.
+        """
         subscriber.check_holder(await self._metadata.get(subscriber.key))
 
     def discard(self, subscriber: SubscriberPosition) -> None:
-        """It is closed: nothing more of it is written."""
+        """Store nothing more of a closed subscription."""
         self._unwritten.pop(subscriber, None)
 
     async def _run(self) -> None:
-        """Write all that has moved whenever one is due. A task of the namespace."""
+        """Store all changed positions whenever one is due. Runs as a task of the namespace."""
         backoff = Backoff()
         with error_boundary("the task that commits positions", self._fail):
             while True:
@@ -173,14 +191,14 @@ class PositionCommits:
             hold_ops_by_log: dict[int, Transaction] = {}
             for subscriber in remaining:
                 position, held_ms = subscriber.pending, NO_HOLD
-                assert position is not None, "what has moved was noted"
+                assert position is not None, "a position to store is recorded"
                 if subscriber.hold:
                     held_ms, hold_ops = await prepare_hold(
                         self._metadata, subscriber.log_id, subscriber.written.held_ms, now_ms
                     )
                     if hold_ops.operations:
                         hold_ops_by_log[subscriber.log_id] = (
-                            hold_ops  # two positions of a log write the same
+                            hold_ops  # the operations of two positions of one log are the same
                         )
                 record = PositionRecord(
                     position.dlsn,
@@ -207,22 +225,26 @@ class PositionCommits:
             else:
                 if reply.succeeded:
                     for subscriber, known_revision, position, record in updates:
-                        if subscriber.revision == known_revision:  # else somebody has looked since
+                        if (
+                            subscriber.revision == known_revision
+                        ):  # otherwise `check_holder` has read a newer one
                             subscriber.revision, subscriber.written = reply.revision, record
                         if subscriber.pending is position:
                             self._unwritten.pop(subscriber, None)
-                        else:  # it moved on meanwhile
+                        else:  # it was moved meanwhile
                             subscriber.due_at = trio.current_time() + subscriber.interval_s
                     return
                 current_items = reply.current
             for subscriber, item in zip(remaining, current_items, strict=False):
                 try:
                     subscriber.check_holder(item)
-                except DistributedLogError as error:  # the record is damaged: this one's affair
+                except (
+                    DistributedLogError
+                ) as error:  # the record is corrupt: an error of this subscription only
                     subscriber.fail(error)
 
     def _needs_write(self, subscriber: SubscriberPosition) -> bool:
-        """Is there something of it to write? Somebody may have moved it by hand, and further."""
+        """Return whether a position must be stored. A user may have moved it further by hand."""
         if (
             subscriber.error is None
             and subscriber.pending is not None

@@ -1,4 +1,4 @@
-"""Reading and changing what is stored of settings: compare-and-set on their key, in one transaction."""
+"""Read stored settings, and change them by compare-and-set on their key, in one transaction."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,12 @@ from ..model.stored_settings import QUORUMS, StoredSettings, conf_key
 
 
 async def read_settings(metadata: Metadata, key: bytes) -> StoredSettings:
-    """Raises `CorruptData`, `UnsupportedFormat`."""
+    """Return the stored settings.
+
+    Raises:
+        CorruptData: The value is invalid.
+        UnsupportedFormat: A newer version wrote the value.
+    """
     stored = await metadata.get(key)
     return (
         StoredSettings() if stored is None else StoredSettings.decode(stored.value, stored.version)
@@ -27,9 +32,19 @@ async def update_settings(
     *,
     extra_ops: Transaction | None = None,
 ) -> StoredSettings:
-    """Set and unset; what is stored then. The same change twice is one, so an unknown outcome is asked again.
+    """Set and unset options and metadata, and return the stored settings.
 
-    ``beside`` is done in the same transaction; where its comparisons fail, `LogNotFound`.
+    The change is idempotent, so it is repeated after an unknown outcome.
+
+    Args:
+        metadata: The metadata store.
+        key: The key of the settings.
+        settings: Values by option. None unsets an option.
+        user_metadata: Values by name. None removes a name.
+        extra_ops: Further operations and conditions of the transaction.
+    Raises:
+        InvalidRequest: A setting is invalid.
+        LogNotFound: A condition of ``extra_ops`` does not hold.
     """
     while True:
         old_settings = await read_settings(metadata, key)
@@ -58,7 +73,14 @@ async def update_log_settings(
     settings: Mapping[str, Any],
     user_metadata: Mapping[str, bytes | None],
 ) -> StoredSettings:
-    """The same for a log; its quorums go into its state, where its next segment finds them."""
+    """Change the settings of a log as `update_settings` does.
+
+    Quorums are also stored in the log's state, from which the next segment takes them.
+
+    Raises:
+        InvalidRequest: A setting is invalid.
+        LogNotFound: The log was deleted.
+    """
     log_state_key = state_key(log_id)
     while True:
         stored_state = await metadata.get(log_state_key)

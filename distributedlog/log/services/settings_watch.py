@@ -1,8 +1,9 @@
-"""What is stored about the logs that this process writes, followed while they are open (H169).
+"""Watch the stored settings of the logs that this process writes, while they are open (H169).
 
-One for a namespace, however many logs: two watches, of all logs' settings and of the namespace's own. What
-concerns no open log is passed over, so nothing is kept of it. Level-triggered (H29): what counts is the
-newest value that can be read; one that cannot is logged and counted, and the last good one holds.
+One object serves all logs of a namespace, with two watches: for the settings of all logs, and for those of
+the namespace. Changes of logs that are not open are ignored, so no memory is used for them. The watch is
+level-triggered (H29), and the newest readable value applies. An unreadable value is logged and counted, and
+the last readable one stays in effect.
 """
 
 import weakref
@@ -33,7 +34,7 @@ from ..model.stored_settings import (
 from .lease_session import Start
 
 START_DELAY_S = 2.0
-"""A process that writes for less than this follows nothing."""
+"""A process that writes for a shorter time starts no watch."""
 RETRY_S = 1.0
 SWEEP_KEYS_MIN = 64
 
@@ -42,11 +43,11 @@ log = get_logger("distributedlog.log")
 
 @dataclass(slots=True)
 class _StoredValue:
-    """One key, as far as it is known."""
+    """The last known value of one key."""
 
     stored: StoredSettings
     revision: int = -1
-    """Of what was last looked at, readable or not."""
+    """The revision of the value that was read last, readable or not."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -55,19 +56,19 @@ class FollowedLog:
 
     log_id: int
     base_options: LogOptions
-    """Without what is stored."""
+    """The options without stored values."""
     explicit_names: Collection[str]
     log_value: _StoredValue
     options: LogOptions
-    """What holds now; sizes from the next segment on."""
+    """The options in effect. Sizes apply from the next segment on."""
     _on_change: Callable[[LogOptions], None] | None = None
 
     def subscribe(self, on_change: Callable[[LogOptions], None]) -> None:
-        """Have the open log's writer receive each change at once, so that it need not compare per entry."""
+        """Set a callback for changes, so that the log's writer need not compare options per entry."""
         self._on_change = on_change
 
     def update(self, options: LogOptions) -> None:
-        """Set the options that hold now."""
+        """Set the options in effect."""
         self.options = options
         if self._on_change is not None:
             self._on_change(options)
@@ -90,19 +91,24 @@ class SettingsWatch:
         self._namespace_value = _StoredValue(StoredSettings())
         self._open_logs: dict[bytes, weakref.WeakSet[FollowedLog]] = {}
         self._sweep_threshold = SWEEP_KEYS_MIN
-        """With so many keys, those of logs that nobody has open any more go."""
+        """At this number of keys, those of logs that are no longer open are removed."""
         self._is_running = False
         self._logged_revisions: dict[bytes, int] = {}
-        """Revisions of values whose numbers are out of range: each is logged once."""
+        """Revisions of values with numbers out of range. Each is logged once."""
         self.unreadable = 0
-        """Values that could not be read, since the start."""
+        """The number of unreadable values since the start."""
 
     async def follow_log(
         self, log_id: int, options: LogOptions, explicit_names: Collection[str]
     ) -> FollowedLog:
-        """The options that hold for a log, kept up to date as long as the caller keeps what this gives.
+        """Return the options of a log, which are kept up to date as long as the caller keeps the result.
 
-        Raises `InvalidRequest` where one of ``given`` contradicts what is stored.
+        Args:
+            log_id: The log.
+            options: The options of the process, including those that the caller of `open_log` gave.
+            explicit_names: The options that the caller of `open_log` gave.
+        Raises:
+            InvalidRequest: An explicit option contradicts the stored value.
         """
         followed_log = FollowedLog(
             log_id, options, explicit_names, _StoredValue(StoredSettings()), options
@@ -115,7 +121,7 @@ class SettingsWatch:
             self._sweep_threshold = max(SWEEP_KEYS_MIN, 2 * len(self._open_logs))
         self._open_logs.setdefault(key, weakref.WeakSet()).add(
             followed_log
-        )  # before it is read: no gap
+        )  # added before the value is read, so that no change is missed
         if not self._is_running:
             for run in (self._watch_namespace_key, self._watch_log_keys):
                 self._start(
@@ -132,7 +138,11 @@ class SettingsWatch:
         return followed_log
 
     async def codec(self, log_id: int, options: LogOptions, explicit_names: Collection[str]) -> str:
-        """The option ``codec`` of a log now. Raises as `follow_log`; what cannot be read is passed over."""
+        """Return the present option ``codec`` of a log. Unreadable settings are ignored.
+
+        Raises:
+            InvalidRequest: An explicit option contradicts the stored value.
+        """
         namespace_value, log_value = _StoredValue(StoredSettings()), _StoredValue(StoredSettings())
         for stored_value, key in ((namespace_value, self._bind_key), (log_value, conf_key(log_id))):
             self._update_value(stored_value, key, await self._metadata.get(key), is_current=True)
@@ -176,7 +186,7 @@ class SettingsWatch:
     def _handle_change(
         self, key: bytes, item: KeyValue | None, *, is_current: bool = False
     ) -> None:
-        """A key of the range has another value, or is looked at anew."""
+        """Apply a changed or newly read value to the open logs that it concerns."""
         if key == self._bind_key:
             self._update_value(self._namespace_value, key, item, is_current=is_current)
             for logs in self._open_logs.values():
@@ -199,7 +209,10 @@ class SettingsWatch:
         *,
         is_current: bool = False,
     ) -> None:
-        """``now``: this is how it is; else it counts only if nothing newer was told meanwhile."""
+        """Store a value, unless a newer one was received already.
+
+        A value that is certainly current is always stored.
+        """
         revision = 0 if item is None else item.mod_revision
         if not is_current and revision <= stored_value.revision:
             return
@@ -211,7 +224,7 @@ class SettingsWatch:
             stored_value.stored = StoredSettings.decode(item.value, item.version)
         except (CorruptData, UnsupportedFormat) as error:
             self.unreadable += 1
-            log.warning("%r: %s; what was last read of it holds", key, error)
+            log.warning("%r: %s; the last readable value stays in effect", key, error)
             return
         if stored_value.stored.out_of_range and self._logged_revisions.get(key) != revision:
             if len(self._logged_revisions) >= SWEEP_KEYS_MIN:
@@ -229,7 +242,7 @@ class SettingsWatch:
             )
         except InvalidRequest as error:
             log.warning(
-                "log %016x: %s; its open writer goes on as it began", followed_log.log_id, error
+                "log %016x: %s; its open writer keeps its options", followed_log.log_id, error
             )
             return
         if options != followed_log.options:
