@@ -1,9 +1,9 @@
-"""A log as a stream of bytes: one writer appends, readers read, seek and tell by offset.
+"""A log as a stream of bytes: one writer appends, and readers read and seek by offset.
 
-Such a log has ``txids="bytes"``: a record's txid is the offset after it, given as it is taken. So the stream
-has no gap: the next writer goes on where the recovered log ends, whatever was not acknowledged; and a search
-by txid finds the record that holds an offset. The payloads of an entry are back to back, so what is read of
-one is a view of it.
+Such a log has ``txids="bytes"``: the txid of a record is the offset after it, assigned when the record is
+accepted. The stream has no gap, because the next writer continues at the end of the recovered log, regardless
+of unacknowledged bytes. A search by txid finds the record at an offset. The payloads of an entry are
+contiguous, so the bytes that are read from one entry are a view of it.
 """
 
 from collections import deque
@@ -31,37 +31,39 @@ from .write.entry_batch import PendingWrite
 from .write.log_writer import LogWriter
 
 RECORD_BYTES = 255 * 1024
-"""What is written at once is divided into records of at most this: one to an entry under load."""
+"""Larger writes are divided into records of at most this size, which become one entry each under load."""
 
 
 def check_stream(state: LogState) -> None:
-    """Raise `InvalidRequest` unless the log is one of bytes."""
+    """Raise `InvalidRequest` unless the log is a byte stream."""
     if state.policy != BYTES:
         raise InvalidRequest(
-            f'log "{state.name}" is no byte stream: its txid policy is "{policy_name(state.policy)}", not '
+            f'log "{state.name}" is not a byte stream: its txid policy is "{policy_name(state.policy)}", not '
             f'"{BYTES}"'
         )
 
 
 class ByteWriter:
-    """Appends bytes to a log. Made by `Log.open_byte_writer`; for one task at a time."""
+    """Appends bytes to a log. `Log.open_byte_writer` creates it. Only one task at a time may use it."""
 
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
         self.name = writer.send_queue.name
-        """Of the log."""
+        """The log's name."""
         self._durable_offset = max(0, writer.last_txid)
         self._unacked: deque[tuple[int, PendingWrite]] = (
             deque()
-        )  # offsets after what is not known yet
+        )  # each write with the offset after it
 
     def __repr__(self) -> str:
         return f"ByteWriter({self._writer!r})"
 
     async def write(self, data: Buffer) -> int:
-        """Take bytes; waits for room only. How many were taken: all, but where ``at_limit`` refuses the rest.
+        """Append bytes, and return the number that was accepted, without waiting until they are durable.
 
-        Raises `TooBusy` where that refuses all, `AlreadyClosed`, or the first error of this writer, for good.
+        The call waits only for free space in the queue and for the log's rate. It accepts all bytes, unless a
+        limit is reached and ``at_limit`` is "reject". If then no byte is accepted, it raises `TooBusy`. The
+        first other error of the writer is raised by all later calls.
 
         Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -79,7 +81,7 @@ class ByteWriter:
         return len(view)
 
     async def flush(self) -> int:
-        """Wait until all that was taken is durable and readable; the offset after it.
+        """Wait until all accepted bytes are durable and readable, and return the offset after them.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -87,7 +89,7 @@ class ByteWriter:
         return await self.tell()
 
     async def tell(self) -> int:
-        """The offset up to which all is durable.
+        """Return the offset up to which all bytes are durable.
 
         Raises: nothing.
         """
@@ -96,18 +98,18 @@ class ByteWriter:
         return self._durable_offset
 
     def leave_settling_to_caller(self) -> None:
-        """The caller waits for the records when the namespace ends."""
+        """Let the caller, not the namespace, wait for pending records when the namespace closes."""
         self._writer.send_queue.leave_settling_to_caller()
 
     async def aclose(self) -> None:
-        """As `flush`, then complete the segment and give the lock back. Idempotent.
+        """Wait as `flush` does, close the segment and release the lock. Idempotent.
 
         Raises: WriterFenced, WriteFailed, NotEnoughBookies.
         """
         await self._writer.aclose()
 
     async def abort(self) -> None:
-        """Send nothing more; what is not durable yet is unknown (G7).
+        """Send nothing more. The outcome of bytes that are not durable yet is unknown (G7).
 
         Raises: nothing.
         """
@@ -126,14 +128,14 @@ class ByteWriter:
 
     @property
     def not_durable(self) -> int:
-        """The number of accepted records that are not known to be durable. From any thread."""
+        """The number of accepted records that are not known to be durable. It may be read from any thread."""
         return sum(not _is_durable(pending) for _, pending in list(self._unacked))
 
     def _advance_durable(self) -> None:
         unacked = self._unacked
         while unacked and unacked[0][1].done():
             if not _is_durable(unacked[0][1]):
-                return  # nor is anything after it durable, as far as is known
+                return  # later bytes are not known to be durable either
             self._durable_offset = unacked.popleft()[0]
 
 
@@ -148,7 +150,10 @@ def _is_durable(pending: PendingWrite) -> bool:
 
 
 class ByteReader:
-    """Reads a log as bytes, from an offset. Made by `Log.open_byte_reader`; for one task at a time."""
+    """Reads a log as bytes, from an offset.
+
+    `Log.open_byte_reader` creates it. Only one task at a time may use it.
+    """
 
     def __init__(
         self,
@@ -159,28 +164,40 @@ class ByteReader:
         open_reader_at: Callable[[int, bool], Awaitable[LogReader]],
         end_offset: Callable[[], Awaitable[int]],
     ) -> None:
-        """``open_at`` opens a reader at a txid, and says whether it is to end at what is readable now;
-        ``end`` is the offset of that."""
+        """Create the reader.
+
+        Args:
+            name: The log's name.
+            offset: The first offset to read.
+            follow: Wait for more bytes at the end of the log.
+            open_reader_at: Opens a reader at a txid. If the second argument is true, the reader ends at the
+                present end of the log.
+            end_offset: Returns the offset of the present end of the log.
+        """
         self._name = name
         self._offset = check_offset(offset)
         self._follow = follow
         self._open_reader_at = open_reader_at
         self._end_offset = end_offset
-        self._read_lock = trio.Lock()  # a call that was given up may be about to end
+        self._read_lock = trio.Lock()  # a cancelled call may still be ending
         self._reader: LogReader | None = None
         self._buffered = memoryview(b"")
-        """From the offset on, of the entry at hand."""
+        """The bytes of the current entry from the offset on."""
         self._closed = False
 
     def __repr__(self) -> str:
         return f'ByteReader("{self._name}", at {self._offset})'
 
     async def read(self, size: int = -1) -> bytes:
-        """Up to ``size`` bytes: what the entry at hand has of them, and at least one; -1: all up to the end.
+        """Return up to ``size`` bytes, at least one, or ``b""`` at the end of the log.
 
-        ``b""`` at the end of what is readable. With ``follow`` it is waited for more there, and -1 gives what
-        comes next; then only the end of a sealed log is one. Raises `LogTruncated` for an offset that is not
-        left. Cancelled, or after an error, the next call begins where this one did.
+        Unless ``size`` is -1, the result contains only bytes of the current entry. If the reader follows the
+        log, it waits for more bytes at the end, and ``b""`` means that the log is sealed. If the call is
+        cancelled or raises an error, the next call starts at the same offset.
+
+        Args:
+            size: Maximum number of bytes. -1 means all bytes up to the end, or, if the reader follows the
+                log, the available bytes of the current entry.
 
         Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
@@ -189,7 +206,10 @@ class ByteReader:
             return await self._read(size)
 
     async def read_from(self, offset: int, size: int) -> bytes:
-        """As `read`, from ``offset`` on. For a face, whose caller may not have had what the last one gave."""
+        """Read as `read` does, at an offset.
+
+        For the other API variants, whose caller may not have received the result of the last call.
+        """
         async with self._read_lock:
             if offset != self._offset:
                 await self._move_to(offset)
@@ -203,7 +223,7 @@ class ByteReader:
         try:
             while part := await self._read_available(-1):
                 parts.append(part)
-        except BaseException:  # nobody is given what was found
+        except BaseException:  # the caller does not receive the bytes, so read them again
             with trio.CancelScope(shield=True):
                 await self._drop_reader()
             self._offset = start
@@ -211,7 +231,7 @@ class ByteReader:
         return b"".join(parts)
 
     async def tell(self) -> int:
-        """The offset of the next byte that is read.
+        """Return the offset of the next byte to read.
 
         Raises: nothing.
         """
@@ -219,9 +239,14 @@ class ByteReader:
         return self._offset
 
     async def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to an offset, from the beginning (0), from here (1), or from the end of what is readable (2).
+        """Set the offset of the next read, and return it.
 
-        Where that is. It may be after the end. What is there is looked for by the next read.
+        The offset may be after the end. It is checked only at the next read.
+
+        Args:
+            offset: Relative to the start (``whence`` 0), to the present offset (1), or to the readable end
+                (2).
+            whence: 0, 1 or 2.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
@@ -230,7 +255,7 @@ class ByteReader:
         await trio.lowlevel.checkpoint()
         check_whole("offset", offset, -TXID_MAX, TXID_MAX)
         if whence not in (0, 1, 2):
-            raise InvalidRequest(f"whence is 0, 1 or 2, not {quoted(whence)}")
+            raise InvalidRequest(f"whence must be 0, 1 or 2, not {quoted(whence)}")
         async with self._read_lock:
             base = (0, self._offset)[whence] if whence < 2 else await self._end_offset()
             target = check_offset(base + offset)
@@ -239,11 +264,11 @@ class ByteReader:
 
     @property
     def offset(self) -> int:
-        """As `tell`."""
+        """The offset of the next byte to read."""
         return self._offset
 
     async def aclose(self) -> None:
-        """Stop fetching. Idempotent.
+        """Stop reading ahead. Idempotent.
 
         Raises: nothing.
         """
@@ -281,7 +306,7 @@ class ByteReader:
         self._offset = target
 
     async def _fill(self) -> None:
-        """Have bytes of the offset at hand, or none where that is the end."""
+        """Fetch bytes at the offset, or none at the end of the log."""
         has_started, saw_truncation = self._reader is not None, False
         while not self._buffered:
             if self._reader is None:
@@ -290,7 +315,9 @@ class ByteReader:
                 columns = await self._reader.read_columns()
             except EndOfStream:
                 columns = None
-            except LogTruncated:  # of a position: which offset is left is seen where that is read
+            except (
+                LogTruncated
+            ):  # it names a position; the next entry shows the first available offset
                 await self._drop_reader()
                 if saw_truncation:
                     raise
@@ -302,7 +329,7 @@ class ByteReader:
                     raise self._truncated_error(end)
                 if not has_started or self._follow:
                     return
-                has_started = False  # more may be there than when that one was opened
+                has_started = False  # the log may have grown since that reader was opened
                 continue
             end = columns.txids[columns.count - 1]
             start = end - columns.payload_bytes
@@ -310,7 +337,7 @@ class ByteReader:
                 raise self._truncated_error(start)
             if not start <= self._offset <= end:
                 raise CorruptData(
-                    f'log "{self._name}": an entry of bytes {start} to {end} where {self._offset} is next'
+                    f'log "{self._name}": an entry has bytes {start} to {end}, but {self._offset} is next'
                 )
             has_started = True
             entry_bytes = columns.payload[columns.offsets[0] : columns.offsets[columns.count]]
@@ -318,7 +345,7 @@ class ByteReader:
 
     def _truncated_error(self, start: int) -> LogTruncated:
         return LogTruncated(
-            f'log "{self._name}": its bytes before {start} are gone, {self._offset} was asked for',
+            f'log "{self._name}": offset {self._offset} was truncated, the first available one is {start}',
             str(start),
         )
 
@@ -335,7 +362,11 @@ class ByteReader:
 
 
 def check_offset(offset: object) -> int:
-    """Return it, or raise `InvalidRequest`."""
+    """Return the offset if it is valid.
+
+    Raises:
+        InvalidRequest: It is not an int from 0 up.
+    """
     if type(offset) is not int or not 0 <= offset < TXID_MAX:
-        raise InvalidRequest(f"an offset is an int from 0 up, not {quoted(offset)}")
+        raise InvalidRequest(f"an offset must be an int from 0 up, not {quoted(offset)}")
     return offset

@@ -1,4 +1,4 @@
-"""`Log`: a name in a namespace, and what can be done with the log of that name."""
+"""`Log`: a handle to a log by name, with all operations on it."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -77,39 +77,41 @@ from .write.segment_roller import SegmentRoller
 from .write.send_queue import MakeSink
 
 STAGED_MAX_AGE_S = 24 * 3600.0
-"""Segments that nobody has linked for this long are given up."""
+"""Default age from which `Log.collect_unlinked` deletes staged ledgers."""
 DESCRIBED_SEGMENTS_MAX = 1000
-"""By `Log.describe`: what a terminal has use for; some 150 KB."""
+"""Default number of segments in `Log.describe`, about 150 KB, which suffices for a terminal."""
 LINK_WAIT_S = 5.0
-"""How long a link waits for another one's lock: links beside it take milliseconds, a writer stays."""
+"""How long a link waits for a lock of another client. Concurrent links take milliseconds, but a writer
+keeps its lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDescription:
-    """A log as its metadata describes it; of a segment in progress only what is readable counts."""
+    """A log as its metadata describes it. Of a segment in progress, only the readable part counts."""
 
     name: str
     state: LogState
     segments: tuple[SegmentRecord, ...]
-    """The newest ones, ascending: `Log.segments` has all."""
+    """The newest segments, ascending. `Log.segments` returns all."""
     owner: str
-    """Whose lock lives, "" for nobody's."""
+    """The name of the writer that has the log's lock, or ""."""
     first_dlsn: DLSN | None
     last_dlsn: DLSN | None
     records: int
-    """User records of the closed segments, truncated ones included while they are there."""
+    """The number of user records in the closed segments, including truncated ones that are not deleted
+    yet."""
     size_bytes: int
-    """Entry bytes of the closed segments, without replication; of a log whose state does not count them, of
-    those among `segments`."""
+    """Entry bytes of the closed segments, without replication. For a log whose state does not count them,
+    only of those among `segments`."""
 
     @property
     def txid_policy(self) -> str:
-        """The txid policy: ``auto``, ``strict``, ``count``, ``ms`` or ``bytes`` (`Namespace.create_log`)."""
+        """The txid policy of the log (see `Namespace.create_log`)."""
         return policy_name(self.state.policy)
 
 
 class Log:
-    """Names a log; asks nothing until it is used. Made by `Namespace.open_log`."""
+    """A handle to a log by name. `Namespace.open_log` creates it. It sends no request until it is used."""
 
     def __init__(
         self,
@@ -127,9 +129,9 @@ class Log:
         self.name = name
         self.options = context.options
         self._explicit_options = explicit_options
-        """The options that `open_log` was given."""
+        """The options that the caller of `open_log` gave."""
         self.incarnation = incarnation
-        """Which log of this name is meant; None: whichever there is."""
+        """The incarnation that the handle refers to. None means whichever log has the name."""
         self._log_id = None if incarnation is None else incarnation_id(incarnation)
 
     def __repr__(self) -> str:
@@ -143,22 +145,27 @@ class Log:
         lock: bool = True,
         producer: str | Literal[True] | None = None,
     ) -> Opening[LogWriter]:
-        """The log's one writer; ``async with`` or ``await`` what this returns.
+        """Open the log's writer, which is the only one at a time.
 
-        While another writer's lock lives, waits up to ``wait_s`` (default: the lease and 2 s; 0: not at
-        all) and raises `OwnershipAcquireFailed`, which names it. ``takeover`` fences it at once: its
-        later writes fail with `WriterFenced` (G4).
+        Use the result with ``async with``, or ``await`` it and close it later. If the previous writer failed,
+        its segments are recovered first. A missing log is created, unless the option ``create_if_missing`` is
+        off or the handle has an incarnation.
 
-        ``lock=False`` takes no lock and asks nobody's: whoever wrote is fenced as by ``takeover``, and so is
-        this one by whoever opens, links or seals the log next; the last one wins. Where it has been idle
-        for 15 s while a bookie of its segment is away, repair may close that as a dead writer's.
+        Args:
+            takeover: Fence another writer immediately, instead of waiting for its lock. Its later writes fail
+                with `WriterFenced` (G4).
+            wait_s: Maximum time in seconds to wait for the lock of another writer. Afterwards
+                `OwnershipAcquireFailed` is raised, which names that writer. None means the lease and 2 s, and
+                0 means no wait.
+            lock: If False, neither take a lock nor respect one. The previous writer is fenced as by
+                ``takeover``, and this writer is fenced by the next client that opens, links or seals the log.
+                The last one wins. If this writer is idle for 15 s while a bookie of its segment is away,
+                repair may close the segment as one of a failed writer.
+            producer: The name of a producer that writes all records, or True for a random name. The log
+                counts its records. After any failure, ``writer.producer.next_sequence`` of the next opening
+                is the number of records that are stored, and `LogWriter.write_frame` stores none twice (G9).
 
-        ``producer``: all records are written by a producer of this name (True: of a drawn one), which the log
-        counts: after whatever failed, ``writer.producer.next_sequence`` of the next opening says how many of
-        them are stored, and `LogWriter.write_frame` writes none twice (G9).
-
-        Raises also `LogNotFound` (with ``create_if_missing`` off), `RecoveryIncomplete`, `NotEnoughBookies`,
-        `EndOfStream`, `UnsupportedFormat` (the package of its codec is missing).
+        `UnsupportedFormat` is also raised if the package of the log's codec is not installed.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
         NotEnoughBookies, InvalidRequest, UnsupportedFormat, QuorumUnreachable, OutcomeUnknown, AlreadyClosed,
@@ -170,7 +177,7 @@ class Log:
             check_producer_name(producer)
         check_wait(wait_s)
         if not lock and wait_s is not None:
-            raise InvalidRequest("wait_s is for a lock: without one nothing is waited for")
+            raise InvalidRequest("wait_s= has no effect with lock=False")
         return Opening(lambda: self._open_writer(takeover, wait_s, lock, producer))
 
     def open_reader(
@@ -186,35 +193,43 @@ class Log:
         on_skipped: Callable[[Skipped], object] | None = None,
         idle_error_s: float | None = None,
     ) -> Opening[LogReader]:
-        """A reader; ``async with`` or ``await`` what this returns.
+        """Open a reader at a position, DLSN, transaction ID, time or end of the log.
 
-        From ``position`` on, after all that was had before; from ``dlsn`` on (or the next record there is),
-        or from the first record with a txid of at least ``txid``, or with a log time of at least ``since`` (a
-        datetime with a time zone, or ms since 1970), or from the earliest that is left, or after the latest;
-        up to and with ``to`` (``"end"``: what is readable at opening). What is below the truncation point is
-        `LogTruncated`, also the first position of all. A `Position` proves what is before it; a ``dlsn``
-        proves nothing: what nobody has read yet is waited for, not believed (G5). Raises `LogNotFound`, and
-        for a position `LogRecreated`.
+        Use the result with ``async with``, or ``await`` it and close it later. Only one start may be given. A
+        start before the truncation point raises `LogTruncated`, also `DLSN.INITIAL`.
 
-        ``broken="skip"`` passes over entries of closed segments of which every replica says that its copy is
-        damaged or missing, never what is merely away; ``on_skipped`` is told of each stretch, in the loop;
-        `LogReader.skipped` has them. ``idle_error_s``: a read that waits raises `ReaderIdle` when no entry
-        has come for so long, and again after as long; the reader goes on.
+        Args:
+            position: Continue after all records that were read before. A `Position` proves that these records
+                exist.
+            dlsn: Start at this DLSN, or at the next record. A DLSN proves nothing, so the reader waits until
+                the entry there is confirmed (G5).
+            txid: Start at the first record with a txid of at least this value.
+            since: Start at the first record with a log time of at least this time (a datetime with a time
+                zone, or ms since 1970).
+            at: If no other start is given: the "earliest" available record, or after the "latest".
+            to: Stop after this DLSN. "end" means the last record that is readable at the time of the opening.
+            broken: "skip" skips entries of closed segments if every replica reports that its copy is corrupt
+                or missing. Entries on unavailable bookies are not skipped. `LogReader.skipped` returns the
+                skipped ranges.
+            on_skipped: Called with each skipped range. In the trio API, it is called in the event loop, in
+                the others by a separate thread.
+            idle_error_s: A read that waits raises `ReaderIdle` if no entry has arrived for this time, and
+                again after the same time. The reader stays usable.
+
+        `LogRecreated` is raised only for a position or for a handle with an incarnation.
 
         Raises: LogTruncated, LogNotFound, LogDeleted, LogRecreated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
         if broken not in ("raise", "skip"):
-            raise InvalidRequest(
-                f'the policy for broken entries is "raise" or "skip", not {quoted(broken)}'
-            )
+            raise InvalidRequest(f'broken must be "raise" or "skip", not {quoted(broken)}')
         if on_skipped is not None and broken != "skip":
-            raise InvalidRequest('on_skipped is told of nothing without broken="skip"')
+            raise InvalidRequest('on_skipped= has no effect without broken="skip"')
         if idle_error_s is not None:
             check_seconds("idle_error_s", idle_error_s, above_0=True)
         start = check_read_start(position, dlsn, txid, since, at)
         if not (to is None or to == "end" or isinstance(to, DLSN)):
-            raise InvalidRequest(f'a reader ends at a DLSN or "end", not at {quoted(to)}')
+            raise InvalidRequest(f'to must be a DLSN or "end", not {quoted(to)}')
         return Opening(
             lambda: self._open_reader(
                 start,
@@ -228,10 +243,14 @@ class Log:
     def open_byte_writer(
         self, *, takeover: bool = False, wait_s: float | None = None
     ) -> Opening[ByteWriter]:
-        """Append to a log of ``txids="bytes"`` as to a file; ``async with`` or ``await`` what this returns.
+        """Open a writer that appends bytes to a log with ``txids="bytes"``, as to a file.
 
-        ``takeover`` and ``wait_s`` as for `open_writer`. It goes on where the log ends, so that bytes whose
-        write failed before leave no gap.
+        Use the result with ``async with``, or ``await`` it and close it later. The writer continues at the
+        end of the log, so bytes whose write failed leave no gap.
+
+        Args:
+            takeover: As for `open_writer`.
+            wait_s: As for `open_writer`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
         NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -240,10 +259,13 @@ class Log:
         return Opening(lambda: self._open_byte_writer(opening))
 
     def open_byte_reader(self, *, offset: int = 0, follow: bool = False) -> Opening[ByteReader]:
-        """Read a log of ``txids="bytes"`` as a file, from ``offset`` on; ``async with`` or ``await`` it.
+        """Open a reader for the bytes of a log with ``txids="bytes"``, as for a file.
 
-        ``open_state_watch``: a read at the end of what is readable waits for more, where it gives ``b""``
-        otherwise.
+        Use the result with ``async with``, or ``await`` it and close it later.
+
+        Args:
+            offset: The first offset to read.
+            follow: At the end of the log, wait for more bytes instead of returning ``b""``.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -251,7 +273,7 @@ class Log:
         return Opening(lambda: self._open_byte_reader(offset, follow))
 
     async def last_dlsn(self) -> DLSN:
-        """The position of the last readable record.
+        """Return the position of the last readable record.
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
@@ -262,7 +284,7 @@ class Log:
         return last
 
     async def first_record(self) -> LogRecord:
-        """The first record that is left.
+        """Return the first available record.
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
         AlreadyClosed.
@@ -277,7 +299,7 @@ class Log:
         return record
 
     async def last_record(self) -> LogRecord:
-        """The last record that can be read.
+        """Return the last readable record.
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
         AlreadyClosed.
@@ -291,11 +313,14 @@ class Log:
         return await record_at(context.ledgers, self.name, record, last)
 
     async def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
-        """How many records can be read from ``from_`` (None: the first that is left) up to, and without,
-        ``to`` (None: the end).
+        """Return the number of readable records from one position up to, but not including, another.
 
-        Nothing that lies between is read: at most two segments' records and two entries. Raises
-        `LogTruncated` where ``from_`` or ``to`` is not left any more, `LogNotFound`, `LedgerStateUnknown`.
+        The call reads at most two entries and the metadata of two segments, whatever the number of records.
+        A position before the truncation point raises `LogTruncated`.
+
+        Args:
+            from_: The first position. None means the first available record.
+            to: The position after the last one. None means the end.
 
         Raises: LogNotFound, LogRecreated, LogTruncated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
@@ -311,7 +336,10 @@ class Log:
         return max(0, end - await count_before(context.metadata, follower, context.ledgers, from_))
 
     async def describe(self, *, segments_max: int = DESCRIBED_SEGMENTS_MAX) -> LogDescription:
-        """State, ends, counts, owner, and the newest segments.
+        """Return the log's state, ends, counts and owner, and its newest segments.
+
+        Args:
+            segments_max: Maximum number of segments.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
         AlreadyClosed.
@@ -339,9 +367,9 @@ class Log:
         )
 
     async def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
-        """The log's segments from number ``first`` on, ascending, at most ``limit``.
+        """Return at most ``limit`` segments of the log, from number ``first`` on, ascending.
 
-        [] after the last one. Those that are truncated and not removed yet are among them.
+        The list is empty after the last segment. Truncated segments that are not deleted yet are included.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -356,19 +384,24 @@ class Log:
         txid: int | None = None,
         before: datetime | int | None = None,
     ) -> DLSN:
-        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``, or
-        those with a log time below ``before`` (a datetime with a time zone, or ms since 1970).
+        """Delete all records before a position, and return the truncation point.
 
-        Where the truncation point is then: it never goes back, and a point after the end is taken as the
-        end. Nothing at or after it is touched (G6); also while the log is being written. Open readers
-        below it get `LogTruncated`; the bytes go later, whole segments at a time. Raises `LogNotFound`,
-        `LedgerStateUnknown` when too few bookies answer.
+        The point never decreases. A position after the end is replaced by the end. No record at or after it
+        is affected (G6), and the log may have a writer. Open readers before the point receive `LogTruncated`.
+        The space is freed later, by whole segments. If too few bookies answer, the call raises
+        `LedgerStateUnknown`.
+
+        Args:
+            dlsn: The first record to keep.
+            txid: Instead: keep the first record with a txid of at least this value, and all after it.
+            before: Instead: delete records with a log time below this time (a datetime with a time zone, or
+                ms since 1970).
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
         """
         if (dlsn is not None) + (txid is not None) + (before is not None) != 1:
-            raise InvalidRequest("a log is truncated to a dlsn, a txid or a time: give one of them")
+            raise InvalidRequest("truncate to a dlsn, a txid or a time; give exactly one of them")
         if dlsn is not None:
             check_dlsn(dlsn)
         if txid is not None:
@@ -381,7 +414,7 @@ class Log:
         return await truncate(context.metadata, context.ledgers, follower, dlsn)
 
     async def settings(self) -> StoredSettings:
-        """What the log has set of its own options, and the user's notes.
+        """Return the stored settings of the log, and the metadata of its user.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
@@ -393,10 +426,15 @@ class Log:
         *,
         metadata: Mapping[str, bytes | None] | None = None,
     ) -> StoredSettings:
-        """Set options of the log, whoever opens it, and notes of its user; None takes one back.
+        """Store settings of the log and metadata of its user, and return the stored values.
 
-        What is stored then. Limits and retention hold at once (within a minute at the bookies), sizes and
-        quorums from the next segment, entries' size and the order check from the next opening.
+        Settings apply to every client that opens the log. Limits and retention apply immediately, on bookies
+        within a minute. Segment sizes and quorums apply from the next segment on. The entry size and the
+        check of txids apply when the log is opened next.
+
+        Args:
+            settings: Values by option. None unsets an option.
+            metadata: Metadata of the user. None removes a name.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
         AlreadyClosed.
@@ -406,10 +444,16 @@ class Log:
         )
 
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
-        """End the log where it is, for good: it takes no more records, readers reach an end.
+        """End the log for good, so that it accepts no more records and readers reach an end.
 
-        False: it was sealed already. While a writer's lock lives, as `open_writer`; the writer itself has
-        `LogWriter.mark_end_of_stream`.
+        The log's own writer uses `LogWriter.mark_end_of_stream` instead.
+
+        Args:
+            takeover: As for `open_writer`.
+            wait_s: As for `open_writer`.
+
+        Returns:
+            False if the log was already sealed.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
         OutcomeUnknown, InvalidRequest, AlreadyClosed.
@@ -426,18 +470,22 @@ class Log:
         since: datetime | int | None = None,
         wall_ms: int | None = None,
     ) -> DLSN:
-        """The position of the first record with a txid of at least ``txid``, or with a log time of at least
-        ``since`` (a datetime with a time zone, or ms since 1970; ``wall_ms`` is an older name for it); after
-        the end: the next one's.
+        """Return the position of the first record with at least a given transaction ID or log time.
 
-        Costs some reads of single segments and entries, however long the log. Later records may have lower
-        txids. A log where an older program let txids decrease refuses a txid.
+        If there is none, return the position of the next record to be written. The search reads a few segment
+        records and entries, regardless of the log's size. Later records may have lower txids. A search by
+        txid raises `InvalidRequest` for a log in which an older program let txids decrease.
+
+        Args:
+            txid: The lowest txid.
+            since: Instead: the earliest log time (a datetime with a time zone, or ms since 1970).
+            wall_ms: An older name of ``since``.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
         """
         if (txid is not None) + (since is not None) + (wall_ms is not None) != 1:
-            raise InvalidRequest("find a txid or a time: give one of them")
+            raise InvalidRequest("find a txid or a time; give exactly one of them")
         if txid is not None:
             check_txid(txid)
         since = wall_ms if since is None else since
@@ -445,13 +493,15 @@ class Log:
         return await self._search(await self._open_state_watch(), txid, since_ms)
 
     async def compact(self) -> int:
-        """Put small closed segments that lie side by side into common ledgers; how many were moved.
+        """Merge adjacent small closed segments into common ledgers, and return the number of merged segments.
 
-        Nothing that is read changes: every position, sequence id, txid and byte stays, and readers go on.
-        Entries are copied, at most 32 MiB a second, read back from each bookie and compared, before anything
-        is given up. Left where they are: segments above 64 MiB, those that share a ledger already, and those
-        that were linked without ``app``. Beside a writer too; two at once do no harm. What it cannot read or
-        store is raised, and stays as it was. The stored setting ``merging`` has the cluster do it by itself.
+        Nothing changes for readers: positions, sequence IDs, txids and bytes stay the same. Entries are
+        copied at 32 MiB/s at most. They are read back from each bookie and compared before the old ledgers
+        are deleted. An entry that cannot be read or stored raises an error, and its segments stay unchanged.
+
+        Segments above 64 MiB, segments that already share a ledger, and segments that were linked without
+        ``app`` are not merged. The log may have a writer, and concurrent calls are safe. With the stored
+        setting ``merging``, the cluster merges segments automatically.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, NotEnoughBookies, WriteFailed, CorruptData,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -460,7 +510,7 @@ class Log:
 
     @property
     def positions(self) -> Positions:
-        """Where subscribers of this log go on, by name."""
+        """The named positions of this log."""
         return Positions(self._context.metadata, self._resolve_log_id, self._context.clock_ms)
 
     def subscribe(
@@ -472,22 +522,29 @@ class Log:
         takeover: bool = False,
         wait_s: float | None = None,
     ) -> Opening[Subscription]:
-        """Read the log from the named position on, as its one holder; ``async with`` or ``await`` it.
+        """Read the log from a named position on, as its only subscriber.
 
-        A name that has no position begins ``at`` the earliest record or after the latest. What was handled
-        is committed (`Subscription.commit`), nothing by itself: each record is given at least once. While
-        another holder's lock lives, waits up to ``wait_s`` (default: the lease and 2 s; 0: not at all) and
-        raises `OwnershipAcquireFailed`, which names it; ``takeover`` does not wait, and the former holder's
-        next commit is `SubscriptionLost`. With ``hold`` records at and after the position do not go by age or
-        size, as by `Positions.advance`; each commit counts as a move.
+        Use the result with ``async with``, or ``await`` it and close it later. The program commits the
+        records that it has processed (`Subscription.commit`). Nothing is committed automatically, so each
+        record is delivered at least once.
+
+        Args:
+            name: The name of the position.
+            at: The start if the position does not exist: the "earliest" available record, or after the
+                "latest".
+            hold: Prevent retention from deleting records at and after the position by age or size, as by
+                `Positions.advance`. Each commit renews the hold.
+            takeover: Replace another subscriber immediately, instead of waiting for its lock. Its next commit
+                raises `SubscriptionLost`.
+            wait_s: Maximum time in seconds to wait for the lock of another subscriber. Afterwards
+                `OwnershipAcquireFailed` is raised, which names that subscriber. None means the lease and 2 s,
+                and 0 means no wait.
 
         Raises: OwnershipAcquireFailed, LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown,
         InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         if at not in ("earliest", "latest"):
-            raise InvalidRequest(
-                f'a subscriber begins at "earliest" or "latest", not at {quoted(at)}'
-            )
+            raise InvalidRequest(f'at must be "earliest" or "latest", not {quoted(at)}')
         check_wait(wait_s)
         return Opening(lambda: self._subscribe(name, at, hold, takeover, wait_s))
 
@@ -500,44 +557,55 @@ class Log:
         tries_max: int = TRIES_MAX,
         claim_s: float = CLAIM_S,
     ) -> Opening[WorkQueue]:
-        """Handle the log together with other workers, here and elsewhere; ``async with`` or ``await`` it.
+        """Process the log together with other workers, in this process and in others.
 
-        Each stretch of records goes to one of them and, until it is done, to another one if that one is gone,
-        gave it back, or took longer than ``claim_s``: each record is handled at least once, in no order. A
-        stretch that was tried ``tries_max`` times is parked (`WorkQueue.retry`, `WorkQueue.drop`), 64 at
-        most. A queue that is new begins ``at`` the earliest record or after the latest. With ``hold`` records
-        from its floor on do not go by age or size; each claim and each end of one counts as a move.
+        Use the result with ``async with``, or ``await`` it and close it later. Each range of records is
+        claimed by one worker. If that worker fails, returns the range, or takes longer than ``claim_s``,
+        another worker gets it. Each record is processed at least once, in no particular order.
+
+        Args:
+            name: The name of the queue.
+            at: The start of a new queue: the "earliest" available record, or after the "latest".
+            hold: Prevent retention from deleting records from the queue's floor on by age or size. The start
+                and the end of each claim renew the hold.
+            tries_max: After this number of attempts, a range is dead-lettered (see `WorkQueue.retry` and
+                `WorkQueue.drop`). A queue has at most 64 such ranges.
+            claim_s: Maximum time in seconds for one range.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
         """
         if at not in ("earliest", "latest"):
-            raise InvalidRequest(
-                f'a work queue begins at "earliest" or "latest", not at {quoted(at)}'
-            )
+            raise InvalidRequest(f'at must be "earliest" or "latest", not {quoted(at)}')
         check_whole("tries_max", tries_max, 1)
         check_seconds("claim_s", claim_s, above_0=True)
         return Opening(lambda: self._work_queue(name, at, hold, tries_max, claim_s))
 
     async def work_queues(self) -> dict[str, WorkState]:
-        """How far each work queue of the log is handled, by name.
+        """Return the progress of each work queue of the log, by name.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         return await list_work_queues(self._context.metadata, await self._resolve_log_id())
 
     async def delete_work_queue(self, name: str) -> bool:
-        """Forget a work queue, claims and all; was there one? Who works on it meets `LogNotFound`.
+        """Delete a work queue with its claims, and return whether it existed.
+
+        Workers of the queue receive `LogNotFound`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         return await delete_work_queue(self._context.metadata, await self._resolve_log_id(), name)
 
     def watch_segments(self, *, first: int | None = None) -> Opening[SegmentWatch]:
-        """Follow which segments are opened, closed and cut off; ``async with`` or ``await`` it.
+        """Watch the log for opened, closed and truncated segments.
 
-        From now on; with ``first`` those that are there from this number on come as if they were new, so that
-        who keeps the number of the last one that he handled misses none.
+        Use the result with ``async with``, or ``await`` it and close it later.
+
+        Args:
+            first: Also report existing segments from this number on as if they were new. A program that
+                stores the number of the last processed segment then misses none. None reports only changes
+                from now on.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
@@ -546,12 +614,15 @@ class Log:
         return Opening(lambda: self._watch_segments(first))
 
     async def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
-        """The log as it can be read now, for planners: its segments, how far each goes, both ends.
+        """Return the readable part of the log for planning: its segments, their sizes, and both ends.
 
-        Of a long log in pages: the segments from number ``first`` on, at most ``limit``; the next page begins
-        at `LogSnapshot.next_segment`. The ends are the whole log's, in each page those of its moment.
-        What it names can be read from any process, with `open_ranges`. Raises `LogNotFound`,
-        `LedgerStateUnknown` when too few bookies answer.
+        Any process can read the ranges of a snapshot with `open_ranges`. If too few bookies answer, the call
+        raises `LedgerStateUnknown`.
+
+        Args:
+            first: The number of the first segment.
+            limit: Maximum number of segments. `LogSnapshot.next_segment` is ``first`` for the next page. Each
+                page has both ends of the whole log, at the time of its request.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
         AlreadyClosed.
@@ -564,9 +635,10 @@ class Log:
         )
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
-        """Read stretches of entries that a `snapshot` named, in order; ``async with`` or ``await`` it.
+        """Read ranges of entries of a `snapshot`, in order.
 
-        In any process; nothing is searched for, and nothing beyond the ranges is read.
+        Use the result with ``async with``, or ``await`` it and close it later. Any process can read them. The
+        reader searches for nothing, and reads nothing outside the ranges.
 
         Raises: LogNotFound, LogDeleted, LogRecreated, LogTruncated, QuorumUnreachable, AlreadyClosed.
         """
@@ -581,12 +653,18 @@ class Log:
         entry_bytes: int = ENTRY_BYTES,
         digest: bool = False,
     ) -> Opening[SegmentWriter]:
-        """Write a segment outside the log, for `link_segments`; ``async with`` or ``await`` it.
+        """Open a writer for a segment outside the log, for `link_segments`.
 
-        Any number at once, from any process, also while the log has a writer. ``app`` and ``version`` say
-        what it will be linked as, for `collect_unlinked`; ``custom`` goes into the ledger's metadata (4 KiB
-        at most). With ``digest`` its token says which records it holds (a quarter of a microsecond each):
-        where all of a link do, other records under the same version are refused (`LinkMismatch`).
+        Use the result with ``async with``, or ``await`` it and close it later. Any number of processes can
+        write such segments concurrently, even while the log has a writer.
+
+        Args:
+            app: The application that will link the segment, for `collect_unlinked`.
+            version: The version under which it will be linked.
+            custom: Custom metadata of the ledger, at most 4 KiB.
+            entry_bytes: The size of an entry in bytes, at most 1,040,384.
+            digest: Add a digest of the records to the token, which takes 0.25 µs per record. If all segments
+                of a link have one, other records under the same version are refused (`LinkMismatch`).
 
         Raises: LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies, InvalidRequest, QuorumUnreachable,
         UnsupportedFormat, OutcomeUnknown, AlreadyClosed.
@@ -607,21 +685,33 @@ class Log:
         truncate_before: bool = False,
         content: LinkContent | None = None,
     ) -> LinkResult:
-        """Make ledgers the log's next segments, in this order, all in one transaction (G8).
+        """Attach staged ledgers to the log as its next segments, in this order, in one transaction (G8).
 
-        Exactly once: with ``app`` and ``version`` a version that was linked already, with whatever ledgers,
-        is answered with ``already``; without, the same ledgers are. With ``content``, or where the writers of
-        all segments were asked for ``digest``, a version that was linked with other records is refused
-        (`LinkMismatch`). Versions of an application ascend.
-        ``identity`` says who counts them. ``truncate_before`` truncates all that was there before, in the
-        same transaction. Records without txids get theirs here. Empty segments are left out
-        (`discard_segments` deletes them). While a writer's lock lives it waits up to ``wait_s`` and is
-        refused; ``takeover`` fences the writer.
+        Each link takes effect exactly once. A repeated call returns a result with ``already``. With ``app``
+        and ``version``, a call is a repetition if this version was linked, whatever its ledgers. Without
+        them, it is one if the same ledgers were linked.
 
-        Raises `OwnershipAcquireFailed`, `LinkOutOfOrder` (a later version was linked, or another identity
-        counts), `TransactionIdOutOfOrder`, `EndOfStream`, `LogNotFound`, `LogRecreated`, `NoSuchLedger`
-        (deleted as an orphan), `InvalidRequest`, `TransactionTooLarge`: nothing was linked. Raises
-        `OutcomeUnknown` or `QuorumUnreachable`: ask again with the same arguments, until it is known.
+        After `OutcomeUnknown` or `QuorumUnreachable`, repeat the call with the same arguments until the
+        outcome is known. Nothing was linked after `OwnershipAcquireFailed`, `TransactionIdOutOfOrder`,
+        `EndOfStream`, `LogNotFound`, `LogRecreated`, `InvalidRequest`, `TransactionTooLarge`, or one of these:
+
+        - `LinkOutOfOrder`: a later version was linked, or another identity counts the versions.
+        - `NoSuchLedger`: a ledger was deleted, for example by `collect_unlinked`.
+
+        Records without txids get theirs now. Empty segments are left out, and `discard_segments` deletes
+        them.
+
+        Args:
+            segments: The tokens of the segment writers.
+            app: The name of the application.
+            version: The version of the application's output. Versions must ascend.
+            identity: The run of the application that counts the versions, such as the ID of a query.
+            takeover: Fence a writer of the log, instead of waiting for its lock.
+            wait_s: Maximum time in seconds to wait for the lock of a writer. Afterwards
+                `OwnershipAcquireFailed` is raised.
+            truncate_before: Truncate all earlier records, in the same transaction.
+            content: A digest of the records. If the same version was linked with other records, the call
+                raises `LinkMismatch`. It can be omitted if all segments were written with ``digest``.
 
         Raises: OwnershipAcquireFailed, LinkOutOfOrder, LinkMismatch, TransactionIdOutOfOrder, EndOfStream,
         LogNotFound, LogRecreated, NoSuchLedger, InvalidRequest, TransactionTooLarge, RecoveryIncomplete,
@@ -642,16 +732,18 @@ class Log:
         return await linking.run(segments, takeover=takeover, wait_s=wait_s)
 
     async def linked_version(self, app: str) -> AppVersion | None:
-        """What an application has linked last; None: nothing that the log remembers (30 days at least).
+        """Return the last version that an application has linked, or None if the log has no record of it.
+
+        A log keeps this record for at least 30 days.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         return await last_app_version(self._context.metadata, await self._resolve_log_id(), app)
 
     async def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
-        """Delete what was written with `open_segment_writer`, unless it is linked; those that are.
+        """Delete segments of `open_segment_writer` that are not linked, and return those that are.
 
-        Safe at any time, also after a link whose outcome is not known.
+        The call is safe at any time, even after a link with an unknown outcome.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -664,10 +756,13 @@ class Log:
         return linked
 
     async def collect_unlinked(self, *, older_than_s: float = STAGED_MAX_AGE_S) -> int:
-        """Delete segments that nobody will link: their version or a later one is in, or they are too old.
+        """Delete staged segments that will never be linked, and return their number.
 
-        How many. Links of them that come later are refused (`NoSuchLedger`), and nothing that is linked
-        goes. Ages are by the clocks of their writers and of this process.
+        These are segments whose version or a later one was linked, and segments above an age. Linking them
+        afterwards raises `NoSuchLedger`. Linked segments are never deleted.
+
+        Args:
+            older_than_s: The age in seconds, by the clocks of their writers and of this process.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
@@ -692,7 +787,7 @@ class Log:
     ) -> LogWriter:
         log_id = await self._resolve_or_create()
         context = await self._context_with_stored_options(log_id)
-        Compression(self.name, context.options.codec)  # raises before anybody is fenced
+        Compression(self.name, context.options.codec)  # raises before another writer is fenced
         log_lock = await acquire_log_lock(
             context,
             log_id,
@@ -713,12 +808,12 @@ class Log:
             if producer is not None:
                 await writer.sequenced_writer.open_default_producer(producer)
         except BaseException:
-            await writer.abort()  # with the ledger that was opened for it
+            await writer.abort()  # also aborts its new ledger
             raise
         return writer
 
     async def _context_with_stored_options(self, log_id: int) -> LogContext:
-        """The context with the options that hold for this log. Raises `InvalidRequest`."""
+        """Return the context with the options that apply to this log. Raises `InvalidRequest`."""
         context = self._context
         followed_log = await context.settings.follow_log(
             log_id, context.options, self._explicit_options
@@ -783,7 +878,9 @@ class Log:
         )
 
     async def _open_byte_writer(self, opening: Opening[LogWriter]) -> ByteWriter:
-        check_stream((await self._open_state_watch()).state)  # before a log is made of another kind
+        check_stream(
+            (await self._open_state_watch()).state
+        )  # before a missing log is created with another policy
         writer = await opening
         return ByteWriter(writer)
 
@@ -791,7 +888,7 @@ class Log:
         context, log_id = self._context, await self._resolve_log_id()
 
         async def follower() -> StateWatch:
-            """Of this very log, whatever it is called by now, and whose ever its name is."""
+            """Watch this incarnation of the log, whatever its present name is."""
             try:
                 return await open_state_watch(
                     context.metadata, log_id, self.name, context.namespace
@@ -828,7 +925,7 @@ class Log:
         metadata, ledgers = self._context.metadata, self._context.ledgers
         if txid is not None:
             return await find_txid(metadata, follower, ledgers, txid)
-        assert since_ms is not None, "one of the two was given"
+        assert since_ms is not None, "either txid or since_ms is given"
         return await find_time(metadata, follower, ledgers, since_ms)
 
     async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
@@ -867,10 +964,10 @@ class Log:
         )
 
     def _log_empty_error(self) -> LogEmpty:
-        return LogEmpty(f'log "{self.name}" holds no record')
+        return LogEmpty(f'log "{self.name}" has no record')
 
     async def _resolve_log_id(self) -> int:
-        """The log's id. Raises `LogNotFound`, `LogRecreated`."""
+        """Return the log's ID. Raises `LogNotFound` or `LogRecreated`."""
         try:
             log_id = await self._resolve_name(self.name)
         except LogNotFound as error:
@@ -882,23 +979,23 @@ class Log:
         return log_id
 
     async def _lookup_error(self, default_message: str) -> DistributedLogError:
-        """What has become of the log of this handle's incarnation."""
-        assert self._log_id is not None, "one was meant"
+        """Return the error that explains the fate of the handle's incarnation."""
+        assert self._log_id is not None, "the handle has an incarnation"
         context = self._context
         lookup = await look_up(context.metadata, context.namespace, self.name, self._log_id)
         held_position = HeldPosition(DLSN.INITIAL, incarnation_text(self._log_id), None)
         resolution = replace(
             resolve_position(held_position, lookup), lost=None
-        )  # no position is held
+        )  # there is no held position
         if resolution.successor:
             cause = (
-                f'is called "{resolution.current_name}" now and another one made'
+                f'is called "{resolution.current_name}" now, and another log has its name'
                 if resolution.current_name
-                else "was deleted and made again"
+                else "was deleted and created again"
             )
             return resolution.error_with_message(
-                f'log "{self.name}" {cause}: {self.incarnation} was meant, it is '
-                f"{resolution.successor} now"
+                f'log "{self.name}" {cause}: incarnation {self.incarnation} was requested, the present '
+                f"one is {resolution.successor}"
             )
         if resolution.current_name:
             return resolution.error_with_message(
@@ -924,9 +1021,13 @@ class Log:
 
 
 async def open_writer_after_dead_holder(log: Log, writer_id: str, wait_s: float) -> LogWriter:
-    """As `Log.open_writer`, for who knows that a lock's holder is dead: his lock is not waited for.
+    """Open a writer, without waiting for the lock of a writer that is known to have failed.
 
-    ``writer_id``: of the lock as it was looked at. Whoever took the log since then lives, and is waited for.
+    Args:
+        log: The log.
+        writer_id: The writer ID of the failed writer's lock. If another writer has taken the log since, its
+            lock is respected.
+        wait_s: Maximum time in seconds to wait for such a lock.
     """
     return await log._open_writer(False, wait_s, True, None, writer_id)
 
@@ -950,7 +1051,7 @@ def _segment_sink_factory(
     writer_state: WriterLogState,
     first_segment: tuple[SegmentRecord, NewSegmentLedger],
 ) -> MakeSink:
-    """The entries of a writer that has the log go to its segments, to this one first."""
+    """Return the factory of the sink that writes entries to segments, starting with this one."""
     return lambda send_queue: SegmentRoller(
         context,
         writer_state,

@@ -1,4 +1,4 @@
-"""Namespace: names to logs; create, find, list, delete, open."""
+"""`Namespace`: create, find, list, delete and open logs by name."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -62,27 +62,31 @@ from .write.segment_roller import IDLE_CHECK_INTERVAL_S, ROLL_CHECK_INTERVAL_S
 
 LOG_ID_ATTEMPTS = 5
 MULTI_READ_BYTES = 64 * 1024 * 1024
-"""Of all logs that are read as one: as much as sixteen readers hold by themselves."""
+"""Memory for all logs that are read as one stream, as much as for sixteen separate readers."""
 NO_SETTINGS = StoredSettings()
 LOGS_PER_PAGE_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Some logs of a namespace, in the order of their names."""
+    """A page of the logs of a namespace, in the order of their names."""
 
     names: tuple[str, ...]
     incarnations: tuple[str, ...]
-    """Of each, 16 hex digits."""
+    """The incarnation of each log, 16 hex digits."""
     next: str | None
-    """What to go on ``after``; None: these were the last."""
+    """The argument ``after`` for the next page, or None if this is the last page."""
 
 
 class Namespace:
-    """The logs under one path. One object a process serves any number of tasks.
+    """The logs under one path. One object can serve any number of tasks of a process.
 
-    ``nursery`` runs the tasks of its writers and readers: it ends after the namespace's own clients are
-    of no more use, and before they end. ``owner`` names this process to others: in a lock, in errors.
+    `open_namespace` creates it.
+
+    Args:
+        nursery: Runs the tasks of its writers and readers. It ends when the namespace is no longer used, and
+            before the metadata and ledger clients end.
+        owner: The name of this process in locks and in errors.
     """
 
     def __init__(
@@ -132,12 +136,12 @@ class Namespace:
         self._metrics = NamespaceMetrics(path, self.context.meters, self.context.memory_budget)
         keep_running = failures.keep_running
         nursery.start_soon(
-            keep_running, "the turns of log writers", self.context.call_scheduler.run
+            keep_running, "the call scheduler of log writers", self.context.call_scheduler.run
         )
         nursery.start_soon(
-            keep_running, "the looks at log writers", self.context.segment_checks.run
+            keep_running, "the segment checks of log writers", self.context.segment_checks.run
         )
-        nursery.start_soon(keep_running, "the looks at idle logs", self.context.idle_checks.run)
+        nursery.start_soon(keep_running, "the checks of idle writers", self.context.idle_checks.run)
         self._nursery = nursery
         self._random = random
         self._quorums = quorums
@@ -145,7 +149,10 @@ class Namespace:
 
     @property
     def metrics(self) -> NamespaceMetrics:
-        """What this namespace object has counted since it was opened: ``snapshot()``, from any thread."""
+        """The metrics of this namespace object since it was opened.
+
+        Its ``snapshot()`` may be called from any thread.
+        """
         return self._metrics
 
     async def create_log(
@@ -157,30 +164,35 @@ class Namespace:
         metadata: Mapping[str, bytes] | None = None,
         txids: Literal["auto", "strict", "count", "ms", "bytes", "given"] = "auto",
     ) -> None:
-        """Make an empty log, in one transaction.
+        """Create an empty log, in one transaction.
 
-        ``config`` are settings that are stored with it (`Log.set`), ``metadata`` the user's notes (8 KiB).
-        ``txids`` is the txid policy, for good. A record's given txid is stored as it is; an omitted one is
-        filled in: by ``auto`` and ``strict`` the greater of the last one + 1 and the time in ms, by ``count``
-        the last one + 1, by ``ms`` the time, never below the last one. ``strict`` (of older clients:
-        ``given``) refuses a given txid below the last one. ``bytes`` makes a byte stream, whose txids are
-        offsets.
-        ``durability="all"`` acknowledges a record only when every replica has it: with N replicas none
-        is lost while one of them is left (G3), and one that is away holds writes up.
+        Args:
+            name: A path-like name such as ``a/b``, in the normal form NFKC.
+            durability: "all" acknowledges a record only when every replica has it. Then no record is lost as
+                long as one replica is left (G3), but writes wait while a replica is unavailable.
+            config: Settings that are stored with the log, as by `Log.set`.
+            metadata: Metadata of the user, at most 8 KiB.
+            txids: The transaction ID policy, which cannot be changed later. A txid that a record has is
+                stored unchanged, and an omitted one is assigned. "auto" and "strict" assign the greater of
+                the last txid + 1 and the time in ms. "count" assigns the last txid + 1. "ms" assigns the time
+                in ms, but never less than the last txid. "strict" (older clients use "given") refuses a txid
+                below the last one. "bytes" creates a byte stream, whose txids are offsets.
 
         Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         if durability not in ("standard", "all"):
-            raise InvalidRequest(f'durability is "standard" or "all", not {quoted(durability)}')
+            raise InvalidRequest(
+                f'durability must be "standard" or "all", not {quoted(durability)}'
+            )
         stored = StoredSettings().with_changes(config or {}, metadata or {})
         if durability == "all" and stored.quorums is not None:
-            raise InvalidRequest('durability="all" or quorums of its own: give one of them')
+            raise InvalidRequest('use either durability="all" or quorums in config, not both')
         await self._create(name, durability, stored, stored_policy(txids))
 
     async def rename_log(self, old: str, new: str) -> None:
-        """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
+        """Rename a log, in one transaction. It keeps its records, positions and incarnation.
 
-        Who reads it reads on. Refused while a writer's lock lives: `OwnershipAcquireFailed`.
+        Open readers continue. While a writer has the log's lock, the call raises `OwnershipAcquireFailed`.
 
         Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -189,7 +201,7 @@ class Namespace:
         await rename(self.metadata, self.path, check_log_name(old), check_new_log_name(new))
 
     async def log_exists(self, name: str) -> bool:
-        """Is there a log of this name, now?
+        """Return whether a log of this name exists now.
 
         Raises: InvalidLogName, QuorumUnreachable, AlreadyClosed.
         """
@@ -197,7 +209,9 @@ class Namespace:
         return await self.metadata.get(name_key(self.path, check_log_name(name))) is not None
 
     async def logs(self, prefix: str = "") -> AsyncIterator[str]:
-        """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page.
+        """Yield the names of all logs that begin with ``prefix``, in the order of their UTF-8 bytes.
+
+        They are read in pages.
 
         Raises: QuorumUnreachable, AlreadyClosed.
         """
@@ -211,9 +225,15 @@ class Namespace:
             after = page.next
 
     async def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
-        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``.
+        """Return up to ``limit`` logs whose names begin with ``prefix`` and are greater than ``after``.
 
-        In the order of their names' UTF-8 bytes, as they were at one moment. Go on with ``page.next``.
+        The page shows one moment, in the order of the names' UTF-8 bytes. For the next page, use
+        ``page.next`` as ``after``.
+
+        Args:
+            prefix: The start of the names.
+            after: The last name of the previous page, or "".
+            limit: 1 to 10,000.
 
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -234,16 +254,20 @@ class Namespace:
             if has_more or not page.more:
                 ids = tuple(incarnation_text(log_id) for _, log_id in names_and_ids)
                 return LogPage(names, ids, names[-1] if has_more else None)
-            start = page.items[-1].key + b"\x00"  # of these no key could be read
+            start = page.items[-1].key + b"\x00"  # all keys of this page are corrupt
         return LogPage((), (), None)
 
     def watch_logs(self, prefix: str = "", *, keep: bool = True) -> Opening[LogWatch]:
-        """Follow which logs there are; ``async with`` or ``await`` it.
+        """Watch the namespace for created, renamed and deleted logs.
 
-        It has the logs as they were (`LogWatch.logs`), then each one that is created, renamed or deleted, in
-        order, none left out between the two. With ``keep`` off it keeps no names (some 300 bytes each):
-        changes from now on, those of a deletion without the incarnation, and where the quorum has forgotten
-        some a single ``"relisted"``: list again.
+        Use the result with ``async with``, or ``await`` it and close it later. The watch first has the
+        existing logs (`LogWatch.logs`), and then returns every change in order, without a gap.
+
+        Args:
+            prefix: Report only logs whose names begin with this prefix.
+            keep: Keep the names in memory, about 300 bytes each. If False, the watch reports only changes
+                from now on, and deletions without the incarnation. If the metadata quorum no longer has some
+                changes, it reports one "relisted", after which the program should list the logs again.
 
         Raises: QuorumUnreachable, AlreadyClosed.
         """
@@ -262,32 +286,43 @@ class Namespace:
         time_wait_s: float = 1.0,
         bytes_max: int = MULTI_READ_BYTES,
     ) -> Opening[MultiReader]:
-        """Read several logs as one stream; ``async with`` or ``await`` it.
+        """Read several logs as one stream.
 
-        ``logs`` by name, or all whose whole name matches the glob ``pattern``, also those made later. Each
-        begins at its position in ``positions``, else ``at``. By ``order="arrival"`` logs take turns by
-        bytes; by ``"time"`` the oldest entry that is here comes next, and a log that is silent is waited for
-        at most ``time_wait_s``: what comes of it afterwards is marked late. ``bytes_max`` bounds what is
-        fetched and not taken, of all logs together; each has an equal share, and one entry at least. What a
-        log meets is an event and stops no other. Raises `QuorumUnreachable` (of a pattern).
+        Use the result with ``async with``, or ``await`` it and close it later. An event that concerns one
+        log, such as its deletion, is returned as an event and does not stop the others.
+
+        Args:
+            logs: The names of the logs.
+            pattern: Instead of ``logs``: a glob pattern for whole names. Logs that are created later are
+                included.
+            positions: The start per log. Logs without one start at ``at``.
+            at: The "earliest" available record, or after the "latest".
+            to: "end" stops at the present end of each log. Not with ``pattern``, which also includes later
+                logs.
+            order: "arrival" alternates between the logs by bytes. "time" returns the oldest available entry
+                next, and waits at most ``time_wait_s`` for a log without one. Later entries of that log are
+                marked late.
+            time_wait_s: Maximum time in seconds to wait for a log without an entry.
+            bytes_max: Maximum size of data that is fetched in advance, for all logs together. Each log has an
+                equal share, and at least one entry.
 
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         self._check_open()
         if (logs is None) == (pattern is None):
-            raise InvalidRequest("several logs are named by logs or by a pattern: give one of them")
+            raise InvalidRequest("name the logs with logs= or with pattern=, not both")
         if isinstance(logs, str):  # a sequence of names, too, of one letter each
-            raise InvalidRequest(f"logs is a list of names, not {quoted(logs)}; or give a pattern")
+            raise InvalidRequest(
+                f"logs must be a list of names, not {quoted(logs)}; or use pattern="
+            )
         if at not in ("earliest", "latest") or to not in (None, "end"):
             raise InvalidRequest(
-                f'logs begin at "earliest" or "latest" and end at "end": {quoted(at)}, {quoted(to)}'
+                f'at must be "earliest" or "latest", and to "end" or None, not {quoted(at)}, {quoted(to)}'
             )
         if order not in ("arrival", "time"):
-            raise InvalidRequest(
-                f'logs are read in order of "arrival" or "time", not {quoted(order)}'
-            )
+            raise InvalidRequest(f'order must be "arrival" or "time", not {quoted(order)}')
         if pattern is not None and to is not None:
-            raise InvalidRequest("a pattern is followed: it has no end")
+            raise InvalidRequest("with pattern= the reader also reads later logs and has no end")
         check_multi_read(pattern, positions, time_wait_s, bytes_max)
         names = None if logs is None else list(dict.fromkeys(map(check_log_name, logs)))
         options = MultiReadOptions(positions or {}, at, to == "end", order, time_wait_s, bytes_max)
@@ -300,9 +335,10 @@ class Namespace:
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records.
 
-        Refused while a writer holds it: waits up to ``wait_s``, then `OwnershipAcquireFailed`. Raises
-        `LogNotFound`. A deletion that was cut short is finished by the same call. What a dead writer left
-        is recovered first, for some seconds: where the log ended is kept for those who were reading it.
+        While a writer has the log's lock, the call waits up to ``wait_s`` seconds, and then raises
+        `OwnershipAcquireFailed`. If a deletion was interrupted, the same call completes it. The segments of a
+        failed writer are recovered first, which takes some seconds, so that the end of the log is stored for
+        its readers.
 
         Raises: LogNotFound, OwnershipAcquireFailed, RecoveryIncomplete, InvalidLogName, QuorumUnreachable,
         OutcomeUnknown, InvalidRequest, AlreadyClosed.
@@ -311,7 +347,7 @@ class Namespace:
         log_id = await self.resolve_name(name)
 
         def raised(state: LogState, owner: str, writer_id: str) -> LogState:
-            if state.name != name:  # after it was looked up: that one was not meant
+            if state.name != name:  # renamed after the lookup, so another log is meant
                 raise LogNotFound(f'log "{name}" is called "{state.name}" now')
             return state.with_deletion_begun(owner, writer_id)
 
@@ -324,7 +360,7 @@ class Namespace:
             await log_lock.release()
 
     async def settings(self) -> StoredSettings:
-        """What is set for all logs of the namespace that have not set it themselves.
+        """Return the stored settings of the namespace, which apply to all logs without settings of their own.
 
         Raises: CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
@@ -337,9 +373,13 @@ class Namespace:
         *,
         metadata: Mapping[str, bytes | None] | None = None,
     ) -> StoredSettings:
-        """Set options for all logs of the namespace; None takes one back. What is stored then.
+        """Set options for all logs of the namespace, and return the stored settings.
 
-        A log's own (`Log.set`) stand over them. Not the quorums, which are each log's.
+        Settings of a log (`Log.set`) take precedence. Quorums cannot be set for a namespace.
+
+        Args:
+            settings: Values by option. None unsets an option.
+            metadata: Metadata of the user. None removes a name.
 
         Raises: InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
@@ -358,10 +398,13 @@ class Namespace:
         config: Mapping[str, Any] | None = None,
         incarnation: str | None = None,
     ) -> Log:
-        """Name a log; never asks whether it exists. ``config`` overlays the namespace's options.
+        """Return a handle to a log, without checking that the log exists.
 
-        ``incarnation`` (`LogSnapshot.incarnation`): calls raise `LogRecreated` where the log was deleted and
-        another one has its name. Raises `InvalidLogName`, `InvalidRequest` for an unknown option.
+        Args:
+            name: The name of the log.
+            config: Options that take precedence over those of the namespace, for this handle.
+            incarnation: As `LogSnapshot.incarnation`. Calls raise `LogRecreated` if that log was deleted and
+                another one has its name.
 
         Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
         """
@@ -379,7 +422,11 @@ class Namespace:
     # --- for the rest of the part -----------------------------------------------------------------
 
     async def resolve_name(self, name: str) -> int:
-        """The id of the log of this name. Raises `LogNotFound`."""
+        """Return the ID of the log of this name.
+
+        Raises:
+            LogNotFound: There is none.
+        """
         self._check_open()
         stored = await self.metadata.get(name_key(self.path, check_log_name(name)))
         if stored is None:
@@ -395,7 +442,7 @@ class Namespace:
         return await self._open_watch(prefix, keep=True)
 
     async def create_or_find(self, name: str) -> int:
-        """The id of the log of this name, which is made if it is missing."""
+        """Return the ID of the log of this name, which is created if it does not exist."""
         try:
             return await self._create(name, "standard", StoredSettings(), AUTO)
         except LogExists:
@@ -407,7 +454,7 @@ class Namespace:
         self._nursery.start_soon(run)
 
     def close(self) -> None:
-        """Refuse further use. Whoever made this object ends its tasks."""
+        """Refuse further use. The creator of this object ends its tasks."""
         self._closed = True
 
     def _check_open(self) -> None:
@@ -443,5 +490,5 @@ class Namespace:
             if reply.current[0] is not None:
                 raise LogExists(f'log "{name}" exists already in namespace {self.path}')
         raise LogExists(
-            f"{LOG_ID_ATTEMPTS} log ids in a row were taken: the source of chance is broken"
+            f"{LOG_ID_ATTEMPTS} random log IDs were already in use: the random generator is broken"
         )

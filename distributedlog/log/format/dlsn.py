@@ -85,5 +85,5 @@ def check_dlsn(value: object) -> DLSN:
         InvalidRequest: The value is of another type, such as the text of a DLSN.
     """
     if not isinstance(value, DLSN):
-        raise InvalidRequest(f"expected a DLSN, got {quoted(value)}; use DLSN.parse for a text")
+        raise InvalidRequest(f"expected a DLSN, not {quoted(value)}; DLSN.parse reads its text")
     return value

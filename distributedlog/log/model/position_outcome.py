@@ -139,7 +139,7 @@ class PositionResolution:
         text += f'is called "{self.current_name}" now' if self.current_name else "was deleted"
         if self.current_name and not self.successor:
             return text
-        text += " and made again" if self.successor else ""
+        text += " and created again" if self.successor else ""
         if self.lost == 0:
             return f"{text}; all of it had been read"
         if self.lost is None:

@@ -134,7 +134,7 @@ def test_what_was_truncated_deleted_or_made_again_is_said(uri: str) -> None:
         ("cut", "1.3.0", "2.0.0", 20, 20),
         ("gone", None, None, 0, 40),
     ]
-    assert ["made again" in rows[0].note, "truncated" in rows[1].note, "deleted" in rows[2].note] == [
+    assert ["created again" in rows[0].note, "truncated" in rows[1].note, "deleted" in rows[2].note] == [
         True, True, True,
     ]  # fmt: skip
     with pytest.raises(LogNotFound):
