@@ -1,6 +1,6 @@
-"""A replicated log service on its own replicated storage cluster, in pure Python.
+"""A replicated log service with its own replicated storage cluster, in pure Python.
 
-This is the trio face; `distributedlog.blocking` and `distributedlog.aio` are the same calls for plain
+This module is the API for trio. `distributedlog.blocking` and `distributedlog.aio` have the same calls for
 threads and for asyncio.
 
     async with open_namespace("distributedlog://HOST:PORT/NAMESPACE") as namespace:
@@ -11,10 +11,14 @@ threads and for asyncio.
             async for record in reader:
                 print(record.dlsn, record.txid, record.payload)
 
-Begin with ``help(open_namespace)``, then `Namespace` (make, list, rename, delete, watch logs), `Log` (open a
-writer or a reader, subscribe, share it as a work queue, truncate, seal, find, positions, segments),
-`LogWriter`, `LogReader`. ``local_cluster()`` is a whole cluster to try them on. Every error is a
-`DistributedLogError`, with ``code``, ``retryable`` and ``definite``.
+Start with ``help(open_namespace)``. The main classes are:
+
+- `Namespace`: create, list, rename, delete and watch logs.
+- `Log`: open writers and readers, subscribe, share work in a queue, truncate, seal, search.
+- `LogWriter` and `LogReader`.
+
+``local_cluster()`` starts a complete cluster for experiments. Every error is a `DistributedLogError`, with
+``code``, ``retryable`` and ``definite``.
 """
 
 from collections.abc import Mapping
@@ -141,12 +145,13 @@ _HOMES = {
     "WorkQueue": ".log.consumers.work_queue",
     "LogWriter": ".log.write.log_writer",
 }
-"""Where what is loaded on first use is defined: `dlog --help` needs none of it, a bookie no log."""
+"""The modules of names that are imported on first use. `dlog --help` needs none of them, and a bookie
+needs no log."""
 
-# What users import. A new error of theirs is a class in distributedlog/runtime/interfaces/errors.py and a
-# name here; any other name stands here, among the imports for types and in `_HOMES`. A new option of a log is
-# a field in distributedlog/log/declarations/options.py; a new call of a trio class is made in the other faces
-# by generate_api_variants.py.
+# The names that users import. To add an error, add a class to distributedlog/runtime/interfaces/errors.py and
+# its name here. To add another name, add it here, to the imports for type checkers, and to `_HOMES`. To add
+# an option of a log, add a field to distributedlog/log/declarations/options.py. For a new method of a trio
+# class, generate_api_variants.py generates those of the other API variants.
 __all__ = [
     "DLSN",
     "AlreadyClosed",
@@ -241,13 +246,24 @@ def open_namespace(
     metrics: "Registry | None" = None,
     host: "Host | None" = None,
 ) -> "AbstractAsyncContextManager[Namespace]":
-    """The namespace of a URI; ``async with`` what this returns. Raises `InvalidUri` at once.
+    """Open the namespace of a URI.
 
-    Entering it contacts the metadata quorum and raises `QuorumUnreachable`, which names the addresses,
-    after ``metadata_timeout_s``. ``config`` overlays the defaults of the log, the ledgers and the client,
-    by option name. ``metrics`` is a registry, such as `prometheus_client.REGISTRY`, that collects what is
-    counted here, under the label ``namespace``, until this is closed; without one `Namespace.metrics` has it.
-    ``host`` is the machine to run on (default: this one).
+    Use the result with ``async with``. Entering it contacts the metadata quorum, or a proxy. If there is no
+    answer within ``metadata_timeout_s``, `QuorumUnreachable` is raised, which names the addresses. At the
+    normal end of the body, the context waits up to 5 s until the records of writers that were left open are
+    durable.
+
+    Args:
+        uri: ``distributedlog://HOST:PORT[,HOST:PORT…]/NAMESPACE`` with the addresses of metadata nodes, or
+            ``distributedlog+proxy://…`` with the addresses of proxies.
+        config: Values of options of the client, the ledgers and the logs, by name. They replace the defaults.
+        metrics: A registry, such as `prometheus_client.REGISTRY`, that collects the metrics of this namespace
+            until it is closed, under the label ``namespace``. `Namespace.metrics` has them in any case.
+        host: The machine interface to use, for tests. None means this machine.
+    Returns:
+        An async context manager for the `Namespace`.
+    Raises:
+        InvalidUri: The URI is invalid.
     """
     parsed = parse_uri(uri)
     if parsed.is_proxied:
@@ -262,7 +278,7 @@ def open_namespace(
 if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
-        """Load a name's part when it is first asked for: a program pays for what it uses."""
+        """Import the module of a name on first use, so that a program loads only modules that it needs."""
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -271,5 +287,5 @@ if not TYPE_CHECKING:  # type checkers would accept any name
 
 
 def __dir__() -> list[str]:
-    """What completion offers: the names of `__all__`, loaded or not, and the modules."""
+    """Return the names for completion: those of `__all__`, whether loaded or not, and the modules."""
     return sorted({*globals(), *__all__})

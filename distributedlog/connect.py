@@ -39,7 +39,7 @@ from .runtime.schedule.background_loop import EXIT_S_MAX, lost_records_text
 from .uri import NamespaceUri
 
 OPENING_KEY = b"next/ledger"
-"""Read once at opening: who answers tells the cluster's id and our listener's name."""
+"""Read once when a namespace is opened. The answer contains the cluster's ID and the name of our listener."""
 
 
 logger = get_logger("distributedlog.connect")
@@ -47,7 +47,7 @@ logger = get_logger("distributedlog.connect")
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How a client process reaches its cluster."""
+    """Options for the connection of a client process to its cluster."""
 
     metadata_timeout_s: float = option(
         30.0,
@@ -79,7 +79,8 @@ NamespaceFactory: TypeAlias = Callable[
     [NamespaceUri, Host, str, ClientOptions, LedgerOptions, LogOptions, trio.Nursery],
     Awaitable[Namespace],
 ]
-"""Makes the clients below a namespace, and it; its owner's name stands third."""
+"""Creates the clients that a namespace uses, and the namespace. The third argument is the name of its
+owner."""
 
 
 def open_direct(
@@ -88,7 +89,7 @@ def open_direct(
     host: Host | None,
     registry: "Registry | None" = None,
 ) -> AbstractAsyncContextManager[Namespace]:
-    """The namespace for as long as the body runs."""
+    """Open a namespace with direct access, for as long as the body runs."""
     return open_with_factory(_open_direct_namespace, uri, config, host, registry)
 
 
@@ -100,7 +101,10 @@ async def open_with_factory(
     host: Host | None,
     registry: "Registry | None",
 ) -> AsyncIterator[Namespace]:
-    """The clients' tasks run until this ends; whatever the body raises comes out as it is."""
+    """Open a namespace with a factory, for as long as the body runs.
+
+    The tasks of the clients run until the body ends. An exception of the body is raised unchanged.
+    """
     client, ledger, log = split_config(config)
     owner = client.owner or process_name()
     if host is None:
@@ -121,16 +125,16 @@ async def open_with_factory(
         except trio.Cancelled:
             raise
         except BaseException as error:
-            failure = error  # the nursery would wrap it
+            failure = error  # raised below, because the nursery would wrap it
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
 
 
 async def _wait_settled(send_queues: WeakSet[Any], timeout_s: float) -> None:
-    """Wait until the records of writers that were left open are durable, and log how many are not.
+    """Wait until the records of open writers are durable, and log the number of records that are not.
 
-    ``taken`` has the `Pipeline` of each writer (`LogContext.unsettled_queues`).
+    ``send_queues`` has the `SendQueue` of each writer (`LogContext.unsettled_queues`).
     """
     open_queues = [send_queue for send_queue in send_queues if send_queue.over is None]
 
@@ -207,7 +211,7 @@ async def _open_proxied_namespace(
     log: LogOptions,
     nursery: trio.Nursery,
 ) -> Namespace:
-    # Loaded here: clients with direct access, and the zip for Spark, do without the proxies' modules.
+    # Imported here, because clients with direct access and the zip file for Spark do not need these modules.
     from .proxy.client.proxied_namespace import ProxiedNamespace
     from .proxy.client.proxy_client import ProxyClient
 
@@ -232,7 +236,11 @@ async def _open_proxied_namespace(
 def split_config(
     config: Mapping[str, Any] | None,
 ) -> tuple[ClientOptions, LedgerOptions, LogOptions]:
-    """One flat mapping of options to the parts that own them. Raises `InvalidRequest`."""
+    """Return the options in a flat mapping as the options of the client, the ledgers and the logs.
+
+    Raises:
+        InvalidRequest: An option is unknown, is only stored with a log, or has an invalid value.
+    """
     options_by_name = config or {}
     reject_stored_only(options_by_name)
     known_names = [

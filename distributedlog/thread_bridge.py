@@ -1,6 +1,6 @@
-"""Between a trio run in a thread and its callers outside: what the blocking and asyncio faces share.
+"""The bridge between a trio event loop in a thread and its callers, for the blocking and asyncio APIs.
 
-Nothing here knows how a caller waits: that is `blocking.py` and `aio.py`. What is written goes through
+This module does not depend on how a caller waits, which `blocking.py` and `aio.py` define. Writes use
 `write_buffer.py`.
 """
 
@@ -36,18 +36,18 @@ C = TypeVar("C", bound="Closeable")
 log = get_logger("distributedlog.client")
 
 CANCELLED_CALL_WAIT_S = 0.1
-"""How long a call of a reader waits for another one that was cancelled to end."""
+"""How long a call of a reader waits for the end of another call that was cancelled."""
 READER_IN_USE_TEXT = (
     "another call of this reader is waiting: one thread or task at a time may use it"
 )
 ABANDON_TIMEOUT_S = 2.0
-"""How long the end of a block that an exception ends waits until what it opened is given up."""
+"""How long a block that ends by an exception waits until the objects that it opened are abandoned."""
 
 
 class Closeable:
-    """What a face opened. Dropped without being closed, it is given up by the loop.
+    """An object of the blocking or asyncio API. If it is dropped unclosed, the event loop abandons it.
 
-    So no interrupt between ``open_writer()`` and the caller's name for it leaves a log locked.
+    Therefore an interrupt between ``open_writer()`` and the assignment of its result leaves no log locked.
     """
 
     def __init__(
@@ -57,31 +57,41 @@ class Closeable:
         abandon: Callable[[], Awaitable[object]],
         drop: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        """``drop``: called in the loop instead of ``give_up`` if the object was dropped unclosed."""
+        """Create the object.
+
+        Args:
+            background: The event loop thread.
+            what: The object, for warnings.
+            abandon: Ends the object, in the event loop.
+            drop: Called in the event loop instead of ``abandon`` if the object was dropped unclosed.
+        """
         self._background = background
         self._abandon_in_loop = abandon
-        """In the loop."""
+        """Called in the event loop."""
         self._drop_ref = background.close_on_drop(self, drop or abandon)
         self._finalizer = weakref.finalize(self, _abandon_dropped, background, what, self._drop_ref)
         self._finalizer.atexit = False
 
     @property
     def _is_open(self) -> bool:
-        """Is there something to close?"""
+        """Whether the object must still be closed."""
         return self._finalizer.alive
 
     def _abandon(self) -> CrossThreadFuture[object]:
-        """Have it given up in the loop, whatever becomes of who waits for it; what is returned says when."""
+        """Abandon the object in the event loop, even if the waiting caller is interrupted.
+
+        The result is set when this has ended.
+        """
         outcome: CrossThreadFuture[object] = CrossThreadFuture()
         try:
             self._background.begin(outcome, trio.CancelScope(), self._abandon_in_loop)
-        except AlreadyClosed:  # it ended with its namespace
+        except AlreadyClosed:  # it was closed with its namespace
             outcome.set(None)
         self._ended()
         return outcome
 
     def _ended(self) -> None:
-        """It was closed: nothing is left to give up."""
+        """Record that the object was closed."""
         self._finalizer.detach()
         self._background.unregister(self._drop_ref)
 
@@ -92,14 +102,14 @@ def _abandon_dropped(
     try:
         background.post(lambda: background.close_dropped(drop_ref))
     except AlreadyClosed:
-        return  # it ended with its namespace
-    background.warn(f"{description} was dropped unclosed; it is given up", stacklevel=3)
+        return  # it was closed with its namespace
+    background.warn(f"{description} was dropped unclosed; it is abandoned", stacklevel=3)
 
 
 def pending_open(
     background: Background, wrap: Callable[[Background, T], C], open_it: Callable[[], Awaitable[T]]
 ) -> PendingOpen[C]:
-    """What ``open_it`` will open in the loop, wrapped, on its way to a caller."""
+    """Return the pending opening of an object in the event loop, which is wrapped for a caller."""
 
     async def open_and_wrap() -> C:
         return wrap(background, await open_it())
@@ -114,7 +124,7 @@ def pending_open(
 def pending_claim(
     background: Background, claim: Callable[[], Awaitable[WorkClaim | None]]
 ) -> PendingOpen[WorkClaim | None]:
-    """A stretch of a work queue on its way to a caller."""
+    """Return the pending claim of a range of a work queue for a caller."""
 
     async def give_up(work_claim: WorkClaim | None) -> None:
         if work_claim is not None:
@@ -126,12 +136,12 @@ def pending_claim(
 def beside_loop(
     background: Background, call: Callable[[T], object] | None
 ) -> Callable[[T], object] | None:
-    """Wrap users' code for the loop: a separate thread calls it."""
+    """Wrap user code so that a separate thread calls it, not the event loop."""
     return None if call is None else lambda value: background.call_in_thread(partial(call, value))
 
 
 def log_lost_records(background: Background) -> None:
-    """Log which records are lost with a namespace that is closed before its writers."""
+    """Log the records that are lost because a namespace was closed before its writers."""
     if lost_by_log := background.not_durable():
         log.warning(
             "%s; their writers were not closed before their namespace",
@@ -140,7 +150,7 @@ def log_lost_records(background: Background) -> None:
 
 
 class LocalClusterInfo:
-    """A cluster on this machine: where it is, who its nodes are."""
+    """The addresses and nodes of a local cluster."""
 
     def __init__(self, background: Background, cluster: Any) -> None:
         background.register_user(self)
@@ -151,7 +161,7 @@ class LocalClusterInfo:
 
 
 class BackgroundContext(Generic[T]):
-    """An async context manager that is entered, held and left by one task of a background loop."""
+    """An async context manager that one task of the event loop thread enters, holds and exits."""
 
     def __init__(self, background: Background, manager: AbstractAsyncContextManager[T]) -> None:
         self.enter_outcome: CrossThreadFuture[T] = CrossThreadFuture()
@@ -159,7 +169,7 @@ class BackgroundContext(Generic[T]):
         self._manager = manager
         self._exit_event = trio.Event()
         self.exit_outcome: CrossThreadFuture[None] = CrossThreadFuture()
-        """Set when the manager was left; has what it raised."""
+        """Set after the manager was exited, with the exception that it raised."""
         self.exit_outcome.add_done_callback(self._on_exited)
         background.begin(self.exit_outcome, trio.CancelScope(), self._run)
 
@@ -169,7 +179,7 @@ class BackgroundContext(Generic[T]):
             await self._exit_event.wait()
 
     def request_exit(self) -> CrossThreadFuture[None]:
-        """Ask for the end; what is returned is set when it is reached."""
+        """Request the exit. The result is set when the manager was exited."""
         if self.enter_outcome.is_done and not self.exit_outcome.is_done:
             self._background.post(self._exit_event.set)
         return self.exit_outcome
@@ -183,10 +193,11 @@ class BackgroundContext(Generic[T]):
 
 
 class Inbox(Generic[T]):
-    """What the loop has fetched for a caller; who gave up a wait finds at the next call what came of it.
+    """Items that the event loop has fetched for a caller.
 
-    `fill` in the loop; ``items`` from the caller's thread. Of two calls that wait at the same time one is
-    refused, because each would get an arbitrary part of the items.
+    If a wait is cancelled, its items are kept for the next call. `fill` runs in the event loop, and the
+    caller's thread reads ``items``. If two calls wait at the same time, one is refused, because each would
+    receive an arbitrary part of the items.
     """
 
     def __init__(self) -> None:
@@ -194,7 +205,7 @@ class Inbox(Generic[T]):
         self._fill_lock = trio.Lock()
 
     async def fill(self, fetch: Callable[[], Awaitable[Iterable[T]]]) -> bool:
-        """Wait for an item, or until ``fetch`` gave nothing. Return whether there is an item."""
+        """Wait until there is an item, or ``fetch`` returns none. Return whether there is an item."""
         await self._acquire()
         try:
             if not self.items:
@@ -204,7 +215,7 @@ class Inbox(Generic[T]):
             self._fill_lock.release()
 
     async def fill_one(self, fetch: Callable[[], Awaitable[T | None]]) -> bool:
-        """As `fill`; ``fetch`` gives one, or None."""
+        """Wait as `fill` does, with a ``fetch`` that returns one item or None."""
 
         async def fetch_one() -> list[T]:
             item = await fetch()
@@ -215,7 +226,7 @@ class Inbox(Generic[T]):
     async def fill_until(
         self, enough: Callable[[], bool], fetch: Callable[[], Awaitable[bool]]
     ) -> None:
-        """Go on until there is enough, or ``fetch``, which fills it, gave nothing."""
+        """Repeat ``fetch``, which adds items, until there are enough or it returns False."""
         await self._acquire()
         try:
             while not enough() and await fetch():
@@ -227,13 +238,13 @@ class Inbox(Generic[T]):
         try:
             self._fill_lock.acquire_nowait()
         except trio.WouldBlock:
-            with trio.move_on_after(CANCELLED_CALL_WAIT_S):  # a cancelled wait is about to end
+            with trio.move_on_after(CANCELLED_CALL_WAIT_S):  # a cancelled call may still be ending
                 await self._fill_lock.acquire()
                 return
             raise InvalidRequest(READER_IN_USE_TEXT) from None
 
     def pop_all(self) -> list[T]:
-        """All that is here."""
+        """Remove and return all available items."""
         popped: list[T] = []
         with suppress(IndexError):
             while True:
@@ -242,11 +253,11 @@ class Inbox(Generic[T]):
 
 
 class ReadCursor:
-    """The entries that were fetched for a caller, and where it is in them; nothing once it is closed.
+    """The entries that were fetched for a caller, and the caller's place in them. Empty after it is closed.
 
-    `next_record` makes no call between reading the index and storing the next one, so that the interpreter
-    does not switch threads or handle signals there. Threads that use a reader at the same time get each
-    record once, until one of them is refused (`Inbox`), and an interrupt loses no record.
+    `next_record` makes no call between reading the index and storing the next one, so the interpreter does
+    not switch threads or handle signals there. If threads use a reader at the same time, each record is
+    delivered once, until one of them is refused (`Inbox`). An interrupt loses no record.
     """
 
     __slots__ = (
@@ -268,7 +279,7 @@ class ReadCursor:
         self._reader = reader
         self._mutex = Mutex()
         self._in_step = False
-        """Somebody is at a step under the mutex, or was and did not come to its end."""
+        """A thread executes a step under the mutex, or was interrupted in one."""
         self._start_position = reader.position
         self._inbox: Inbox[Columns] = Inbox()
         self._fetched = self._inbox.items
@@ -280,12 +291,15 @@ class ReadCursor:
     # --- in the loop ------------------------------------------------------------------------------
 
     async def fetch(self, wait_s: float | None) -> bool:
-        """As `LogReader.read_columns_many`, into this; nothing where something is. Is something here?"""
+        """Fetch entries with `LogReader.read_columns_many`, unless some are available.
+
+        Return whether some are.
+        """
         self._check_open()
         return await self._inbox.fill(lambda: self._reader.read_columns_many(wait_s))
 
     async def fetch_records(self, count: int, wait_s: float | None) -> None:
-        """Wait as `LogReader.read_bulk` does, until ``number`` records are here."""
+        """Wait as `LogReader.read_bulk` does, until ``count`` records are available."""
         self._check_open()
         deadline_s = trio.current_time() + (wait_s or 0.0)
 
@@ -298,7 +312,7 @@ class ReadCursor:
                 found = await self._reader.read_columns_many(patience)
             except DistributedLogError:
                 if fetched_count:
-                    return False  # it sticks, and is the next call's
+                    return False  # the next call raises the same error again
                 raise
             self._fetched.extend(found)
             return bool(found)
@@ -306,7 +320,7 @@ class ReadCursor:
         await self._inbox.fill_until(lambda: len(self) >= count, more)
 
     async def aclose(self) -> None:
-        """Stop fetching, and forget what is here."""
+        """Stop the reader and drop the fetched entries."""
         self.close()
         await self._reader.aclose()
 
@@ -317,20 +331,20 @@ class ReadCursor:
     # --- for the caller ---------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Forget what is here."""
+        """Drop the fetched entries."""
         self._start_position = self.position
         self._closed = True
         self._fetched.clear()
         self._columns, self._records, self._record_index = None, [], 0
 
     def __len__(self) -> int:
-        """How many records are here."""
+        """Return the number of available records."""
         unread = len(self._records) - self._record_index
         return unread + sum([columns.count for columns in list(self._fetched)])
 
     @property
     def position(self) -> Position | None:
-        """As `LogReader.position`, of what the caller was given."""
+        """The position as `LogReader.position`, after the records that the caller has received."""
         columns = self._columns
         if columns is None:
             return self._start_position
@@ -338,7 +352,7 @@ class ReadCursor:
         return position_after(self._reader.incarnation, columns, columns.count - unread)
 
     def next_record(self) -> LogRecord | None:
-        """The next record, or None when more must be fetched."""
+        """Return the next record, or None if more must be fetched."""
         records, index = self._records, self._record_index
         try:
             record = records[index]
@@ -349,12 +363,12 @@ class ReadCursor:
 
     @uninterrupted
     def _next_entry(self) -> bool:
-        """Move to the next entry if all records of this one were read; False if there is none."""
+        """Move to the next entry if all records of this one were read. Return False if there is none."""
         with self._mutex:
             self._check_reentry()
             has_records = self._record_index < len(
                 self._records
-            )  # another thread may have been here
+            )  # another thread may have moved it
             if not has_records and self._fetched:
                 columns = self._fetched[0]
                 records = columns.records()
@@ -372,7 +386,7 @@ class ReadCursor:
         self._in_step = True
 
     def take_rest_of_set(self, first: LogRecord) -> list[LogRecord]:
-        """What follows the record that `next_record` gave, of its set."""
+        """Return the other records of the record set that starts with a result of `next_record`."""
         record_set = [first]
         while record_set[-1].more and self._record_index < len(self._records):
             record_set.append(self._records[self._record_index])
@@ -380,7 +394,7 @@ class ReadCursor:
         return record_set[1:]
 
     def take_records(self, count: int) -> list[LogRecord]:
-        """Up to ``number`` records that are here."""
+        """Return up to ``count`` available records."""
         records_taken: list[LogRecord] = []
         while len(records_taken) < count:
             stop = min(self._record_index + count - len(records_taken), len(self._records))
@@ -395,7 +409,7 @@ class ReadCursor:
 
     @uninterrupted
     def take_columns(self) -> Columns | None:
-        """The rest of the entry at hand, or the next one that is here."""
+        """Return the rest of the current entry, or the next available entry."""
         with self._mutex:
             self._check_reentry()
             entry_columns, stop = self._columns, len(self._records)

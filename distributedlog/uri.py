@@ -1,9 +1,10 @@
-"""URIs: which metadata quorum, which namespace, direct or through proxies.
+"""Namespace URIs: addresses, namespace path, and whether access is direct or through proxies.
 
-distributedlog://HOST:PORT[,HOST:PORT…]/namespace/path        direct; distributedlog-bk:// is an alias
-distributedlog+proxy://HOST:PORT[,HOST:PORT…]/namespace/path  through write and read proxies
+    distributedlog://HOST:PORT[,HOST:PORT…]/namespace/path        direct; distributedlog-bk:// is an alias
+    distributedlog+proxy://HOST:PORT[,HOST:PORT…]/namespace/path  through write and read proxies
 
-Semicolons instead of commas are read, too. Commas are written: a shell ends a command at a semicolon.
+Semicolons instead of commas are accepted too. URIs are written with commas, because a semicolon ends a
+command in a shell.
 """
 
 import re
@@ -24,17 +25,17 @@ _ADDRESS_PATTERN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NamespaceUri:
-    """A URI, taken apart."""
+    """A parsed URI."""
 
     scheme: str
     addresses: tuple[Address, ...]
-    """Of metadata nodes, or of proxies; any of them may be asked first."""
+    """The addresses of metadata nodes, or of proxies. A client may contact any of them first."""
     path: str
-    """The namespace, without outer slashes."""
+    """The path of the namespace, without outer slashes."""
 
     @property
     def is_proxied(self) -> bool:
-        """Do proxies stand between?"""
+        """Whether the client connects through proxies."""
         return self.scheme in PROXIED
 
     def __str__(self) -> str:
@@ -42,35 +43,39 @@ class NamespaceUri:
 
 
 def format_address(address: Address) -> str:
-    """``HOST:PORT``, with brackets around an IPv6 address."""
+    """Return ``HOST:PORT``, with brackets around an IPv6 address."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_uri(uri: str) -> NamespaceUri:
-    """Take a URI apart. Raises `InvalidUri`, which says what is known."""
+    """Parse a namespace URI.
+
+    Raises:
+        InvalidUri: The URI is invalid. The message states the expected form.
+    """
     if not isinstance(uri, str):
-        raise InvalidUri(f"a namespace URI is text such as {URI_FORM}, not {uri!r}")
+        raise InvalidUri(f"a namespace URI must be text such as {URI_FORM}, not {uri!r}")
     scheme, separator, after_scheme = uri.partition("://")
     if not separator:
-        raise InvalidUri(f"not a namespace URI: {uri[:200]!r}; it looks like {URI_FORM}")
+        raise InvalidUri(f"not a namespace URI: {uri[:200]!r}; the form is {URI_FORM}")
     scheme = scheme.lower()
     if scheme not in DIRECT + PROXIED:
         known_schemes = ", ".join(f"{name}://" for name in DIRECT + PROXIED)
         raise InvalidUri(
-            f"unknown scheme {scheme[:40]!r} in {uri[:200]!r}; known are {known_schemes}"
+            f"unknown scheme {scheme[:40]!r} in {uri[:200]!r}; supported are {known_schemes}"
         )
     authority, _, path = after_scheme.partition("/")
     if not authority or not path.strip("/"):
         missing_part = "addresses" if not authority else "a namespace"
         raise InvalidUri(
-            f"{uri[:200]!r} names no {missing_part.removeprefix('a ')}; it looks like {URI_FORM}"
+            f"{uri[:200]!r} names no {missing_part.removeprefix('a ')}; the form is {URI_FORM}"
         )
     if "?" in path or "#" in path:
-        raise InvalidUri(f"{uri[:200]!r} has a query or fragment; it looks like {URI_FORM}")
+        raise InvalidUri(f"{uri[:200]!r} has a query or fragment; the form is {URI_FORM}")
     addresses = tuple(_parse_address(text, uri) for text in re.split("[;,]", authority) if text)
     if not addresses:
-        raise InvalidUri(f"{uri[:200]!r} names no addresses; it looks like {URI_FORM}")
+        raise InvalidUri(f"{uri[:200]!r} names no addresses; the form is {URI_FORM}")
     return NamespaceUri(scheme, tuple(dict.fromkeys(addresses)), check_namespace_path(path))
 
 

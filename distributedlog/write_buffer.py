@@ -1,15 +1,17 @@
-"""The buffer between a caller outside of the trio run and the writer in it.
+"""The buffer between a caller outside the trio event loop and the writer in it.
 
-A record costs its caller an append to a chunk, under a mutex; the first one of a burst wakes the loop once.
-One task there hands whole chunks to the writer. Who waits for an outcome leaves a callback, no task.
+A record costs its caller an append to a chunk, under a mutex. The first record of a burst wakes the event
+loop once. One task in the event loop submits complete chunks to the writer. A caller that waits for an
+outcome leaves a callback, not a task.
 
-The buffer keeps the limits for its writer, which takes whatever comes from it. How much the caller may append
-without asking is given out by the loop: little while nothing is written, so that a thousand idle logs hold
-nothing of what the process may (`distributedlog/log/limits/memory_budget.py`). Who meets that bound has the
-loop append for him.
+The buffer enforces the limits for its writer, which accepts everything from the buffer. The event loop grants
+the number of bytes that callers may append without asking it. The grant is small while nothing is written, so
+that a thousand idle logs take nothing of the process's memory budget
+(`distributedlog/log/limits/memory_budget.py`). When a caller reaches the limit, the event loop appends for
+it.
 
-A signal handler or a finalizer may interrupt a caller that holds the mutex. Its own call of the same buffer
-raises `InvalidRequest`. The loop waits for the mutex in a task, its thread does not block. So the client
+A signal handler or a finalizer may interrupt a caller that holds the mutex. If it calls the same buffer, that
+call raises `InvalidRequest`. The event loop waits for the mutex in a task, so its thread does not block. It
 renews leases and writes other logs while the handler runs.
 """
 
@@ -64,26 +66,26 @@ from .runtime.schedule.background_loop import (
 T = TypeVar("T")
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
-"""Between the caller and the writer, beside the writer's own bound."""
+"""Maximum size of the records between the caller and the writer, in addition to the writer's own limit."""
 SUBMIT_BYTES_MAX = 2 * RECORD_BYTES_MAX
-"""Of columns or a set, more than the writer ever takes."""
+"""More bytes of columns or of a record set than the writer ever accepts."""
 GROWTH_FACTOR = 4
-"""Of the bound of a buffer that is used, until it is the one above."""
+"""Factor by which the limit of a buffer in use grows, up to `BUFFER_BYTES_MAX`."""
 
 
 MUTEX_YIELDS = 10
-"""How often the loop yields to a caller that holds the mutex."""
+"""How often the event loop yields to a caller that holds the mutex."""
 MUTEX_RETRY_S = 0.005
-"""Then its task sleeps for this time: the caller was interrupted."""
+"""Afterwards its task sleeps for this time, because the caller was interrupted."""
 DROPPED_WAIT_S = 1.0
-"""How long the records of a writer that was dropped unclosed are waited for."""
+"""How long the records of a writer that was dropped unclosed are awaited."""
 
 WAITED_WRITES_PER_S_MAX = 1000
-"""A second: above that a program most likely means to pipeline."""
+"""Writes per second. A program with more of them most likely means to pipeline."""
 
 
 class WaitedWriteCounter:
-    """Counts writes that are waited for one by one. Pure."""
+    """Counts writes that a program waits for one by one. Pure."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -91,7 +93,10 @@ class WaitedWriteCounter:
         self._warned = False
 
     def record_write(self, now_s: float) -> bool:
-        """One more; True once, when there were `WAITED_WRITES_PER_S_MAX` within a second."""
+        """Count a write.
+
+        Return True once, when there were more than `WAITED_WRITES_PER_S_MAX` within a second.
+        """
         if self._warned:
             return False
         if now_s - self._second_start_s >= 1.0:
@@ -102,7 +107,7 @@ class WaitedWriteCounter:
 
 
 class Chunk:
-    """Records on their way to the loop, and their outcome there. Filled under the buffer's mutex."""
+    """Records on their way to the event loop, and their outcome. It is filled under the buffer's mutex."""
 
     __slots__ = (
         "_callbacks",
@@ -118,63 +123,69 @@ class Chunk:
     def __init__(self, buffer: "WriteBuffer", bytes_max: int) -> None:
         self.buffer = buffer
         self.records: list[Any] = []
-        """Txid, payload, txid, payload, ... Two at a time, so that an interrupt leaves a record whole, or
-        out."""
+        """Txid, payload, txid, payload, ... Both are added in one step, so that an interrupt leaves either
+        a complete record or none."""
         self.bytes_max = bytes_max
         self.free_bytes = bytes_max
-        """How much more may be put in."""
+        """The number of bytes that may still be added."""
         self.is_posted = False
-        """The loop was told that there is something, or will be."""
+        """The event loop was notified, or will be."""
         self.bulk: PendingBulk | None = None
-        """Set when the writer has taken it."""
+        """Set when the writer has accepted the chunk."""
         self.error: DistributedLogError | None = None
-        """Set when the writer refused it whole."""
+        """Set when the writer has refused the whole chunk."""
         self._callbacks: list[tuple[int, Callable[[], object]]] = []
-        """Slot, and who is to be told, until the writer has taken it or not."""
+        """Slots and callbacks, until the writer has accepted or refused the chunk."""
 
     @property
     def bytes(self) -> int:
-        """Of what is in it."""
+        """The size of its records."""
         return self.bytes_max - self.free_bytes
 
     @property
     def is_settled(self) -> bool:
-        """Has the writer taken it, or refused it?"""
+        """Whether the writer has accepted or refused the chunk."""
         return self.bulk is not None or self.error is not None
 
     def is_done(self, slot: int) -> bool:
-        """Is a record's outcome known? From any thread."""
+        """Return whether a record's outcome is known. Callable from any thread."""
         bulk = self.bulk
         if bulk is None:
             return self.error is not None
         return bulk.locate(slot)[0].is_done
 
     def result(self, slot: int) -> DLSN:
-        """The DLSN of a record whose outcome is known, or its error raised. From any thread."""
+        """Return the DLSN of a record whose outcome is known, or raise its error.
+
+        Callable from any thread.
+        """
         if self.bulk is None:
-            assert self.error is not None, "asked only when the outcome is known"
+            assert self.error is not None, "the outcome is known"
             raise self.error.again()
         batch, index_in_batch = self.bulk.locate(slot)
         return batch.dlsn(index_in_batch)
 
     def add_done_callback(self, slot: int, callback: Callable[[], object]) -> None:
-        """Have it called once, by the loop, or here where the outcome is known. It must not raise."""
+        """Call a function once when a record's outcome is known.
+
+        It is called in the event loop, or here if the outcome is known already. It must not raise.
+        """
         self._callbacks.append((slot, callback))
         if self.is_settled and self._remove_callback(slot, callback):
             self._run_or_attach(slot, callback)
 
     def remove_done_callback(self, slot: int, callback: Callable[[], object]) -> None:
-        """Take back what was given to `add_done_callback`, where it was not called."""
+        """Remove a function that was added with `add_done_callback`, unless it was called."""
         if not self._remove_callback(slot, callback) and self.bulk is not None:
             self.bulk.locate(slot)[0].remove_done_callback(callback)
 
     def settle(self) -> None:
-        """In the loop: taken or refused."""
+        """Handle the acceptance or refusal of the chunk, in the event loop."""
         self.records = []
         while self._callbacks:
             try:
                 slot, callback = self._callbacks.pop(0)
-            except IndexError:  # it was taken back at this moment
+            except IndexError:  # removed concurrently
                 break
             self._run_or_attach(slot, callback)
 
@@ -193,7 +204,7 @@ class Chunk:
 
 
 class BufferedBulk:
-    """Records that were handed over in one call; a `PendingBulk` of a face tells of them."""
+    """Records that were submitted in one call. A `PendingBulk` of an API variant shows them to users."""
 
     __slots__ = ("_callbacks", "_is_watching", "_spans", "_writer_bulk", "buffer", "length")
 
@@ -206,11 +217,14 @@ class BufferedBulk:
         self._is_watching = False
 
     def add_span(self, index: int, chunk: Chunk, slot: int) -> None:
-        """Records from ``index`` on are in this chunk from ``slot`` on."""
+        """Record that the records from ``index`` on are in a chunk from ``slot`` on."""
         self._spans.append((index, chunk, slot))
 
     def add_refused(self, index: int, error: DistributedLogError) -> None:
-        """Record ``index`` was not taken, and so none after it; a limit is what all of them met."""
+        """Record that ``index`` and the records after it were not accepted.
+
+        `TooBusy` applies to all of them.
+        """
         chunk = Chunk(self.buffer, 0)
         chunk.bulk = PendingBulk(self.length - index)
         chunk.bulk.add_refused(0, error)
@@ -220,7 +234,11 @@ class BufferedBulk:
         self.add_span(index, chunk, 0)
 
     def locate(self, index: int) -> tuple[Chunk, int]:
-        """The chunk of one record, and its slot there. Raises `IndexError`."""
+        """Return the chunk of a record, and its slot there.
+
+        Raises:
+            IndexError: There is no such record.
+        """
         if index < 0:
             index += self.length
         if not 0 <= index < self.length:
@@ -230,18 +248,21 @@ class BufferedBulk:
         return chunk, slot + index - first_index
 
     def is_done(self) -> bool:
-        """Are all outcomes known? From any thread."""
+        """Return whether all outcomes are known. Callable from any thread."""
         whole = self._merge_if_submitted()
         return whole is not None and whole.done()
 
     def writer_bulk(self) -> PendingBulk:
-        """As the writer has them; of a bulk that is `is_done`."""
+        """Return the writer's bulk of all records. `is_done` must be true."""
         whole = self._merge_if_submitted()
-        assert whole is not None, "asked only when the outcomes are known"
+        assert whole is not None, "the outcomes are known"
         return whole
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Have it called once all are known, by the loop, or here. It must not raise."""
+        """Call a function once when all outcomes are known.
+
+        It is called in the event loop, or here if they are known already. It must not raise.
+        """
         self._callbacks.append(callback)
         if self.is_done():
             if self._remove_callback(callback):
@@ -251,7 +272,7 @@ class BufferedBulk:
             self._watch_next_chunk()
 
     def remove_done_callback(self, callback: Callable[[], object]) -> None:
-        """Take back what was given to `add_done_callback`, where it was not called."""
+        """Remove a function that was added with `add_done_callback`, unless it was called."""
         self._remove_callback(callback)
 
     def _remove_callback(self, callback: Callable[[], object]) -> bool:
@@ -284,22 +305,25 @@ class BufferedBulk:
         while self._callbacks:
             try:
                 callback = self._callbacks.pop(0)
-            except IndexError:  # it was taken back at this moment
+            except IndexError:  # removed concurrently
                 return
             callback()
 
 
 class WriteBuffer:
-    """The buffer before one writer. `append` from any thread; all else in the loop.
+    """The buffer of one writer.
 
-    In a log of the policy ``strict`` it checks the order of given txids. Those that are filled in are known
-    once the loop has taken them: a given one that turns out to be below is refused there, and those after it
-    in its chunk are `WriteCancelled`.
+    `append` may be called from any thread, the other methods only in the event loop.
 
-    An interrupt (Ctrl-C) may come anywhere in `append`. The loop is told first, under the mutex that it
-    needs to look: at worst it looks for nothing. A record that is in is one that the loop will see.
+    For a log with the policy ``strict``, it checks the order of given txids. Assigned txids are known only
+    when the event loop has submitted the records. A given txid that turns out to be lower is then refused,
+    and the records after it in its chunk are `WriteCancelled`.
 
-    The end of the buffer does not take the mutex. The loop refuses a record that is appended at that time.
+    An interrupt (Ctrl-C) may occur anywhere in `append`. The event loop is notified first. It needs the mutex
+    to check the chunk, so at worst it finds no record. It finds each record that was added.
+
+    The end of the buffer does not take the mutex. The event loop refuses a record that is appended at that
+    time.
     """
 
     __slots__ = (
@@ -338,29 +362,29 @@ class WriteBuffer:
         self._txid_rule = writer.txid_rule
         self._checks_txids = writer.checks_txids
         self._min_txid = max(0, writer.last_txid) if self._checks_txids else 0
-        """The least given txid that is accepted."""
+        """The lowest given txid that is accepted."""
         self._max_txid_unchecked = TXID_MAX if self._txid_rule != BYTES else -1
-        """The greatest that is plainly fine; -1: none is."""
+        """The greatest given txid that needs no further check. -1 means that all need one."""
         self._mutex = Mutex()
         self._in_step = False
-        """Somebody is at a step under the mutex, or was and did not come to its end."""
+        """A thread executes a step under the mutex, or was interrupted in one."""
         self._submitted: deque[PendingBulk] = deque()
-        """Bulks that the writer took, until all their outcomes are known."""
+        """Bulks that the writer has accepted, until all their outcomes are known."""
         self._submitting: Chunk | None = None
-        """The chunk that it is about to take."""
+        """The chunk that is being submitted to the writer."""
         self._failed_records = 0
-        """The number of records whose outcome is known and is an error."""
+        """The number of records whose outcome is an error."""
         self._is_abandoned = False
-        """By its owner, who knows."""
-        self._submitting_bytes = 0  # of the chunk that the writer is about to take
-        self._fifo_lock = trio.Lock()  # who waits for room, first come first served
+        """Whether the owner has abandoned the records deliberately."""
+        self._submitting_bytes = 0  # size of the chunk that is being submitted
+        self._fifo_lock = trio.Lock()  # calls that wait for capacity, in the order of their arrival
         self._send_queue.budget_share.free_bytes += FREE_BYTES
         self._send_queue.leave_settling_to_caller(buffered=True)
         self._chunk = Chunk(self, 0)
         self._grant(0)
         self._closed = False
         self._has_ended = False
-        """Nothing is handed over any more."""
+        """Nothing more is submitted."""
         self._scope = trio.CancelScope()
         self._wake_event = trio.Event()
         self._idle_event = trio.Event()
@@ -369,7 +393,10 @@ class WriteBuffer:
         background.watch_writes(self)
 
     def _validate(self, txid: object, payload: object) -> tuple[int | None, bytes | None]:
-        """Under the mutex: a record that is not plainly fine. No payload: there is no room for it."""
+        """Check a record, under the mutex.
+
+        The payload in the result is None if there is no capacity for it.
+        """
         checked_txid, checked_payload = validate_record(
             txid, payload, self._min_txid, self.name, self._txid_rule
         )
@@ -378,7 +405,8 @@ class WriteBuffer:
         return checked_txid, checked_payload
 
     def _check_reentry(self) -> None:
-        """Under the mutex, where somebody seems to be at a step: raise `InvalidRequest` where that is so."""
+        """Raise `InvalidRequest` if this call has interrupted a step of its thread. The caller holds the
+        mutex."""
         if has_interrupted(self._background, depth=1):
             raise InvalidRequest(
                 f'log "{self.name}": {INTERRUPTING_TEXT}; the record was not accepted, the writer continues. '
@@ -386,10 +414,10 @@ class WriteBuffer:
             )
 
     async def _run_step(self, step: Callable[[], T]) -> T:
-        """In the loop: make a step under the mutex. Its thread never blocks for that.
+        """Run a step under the mutex, in the event loop, without blocking its thread.
 
-        A caller that holds it needs microseconds, once it has the interpreter lock again. If the loop
-        blocked, each release of the mutex would be a system call.
+        A caller that holds the mutex needs microseconds after it gets the interpreter lock again. If the
+        event loop blocked, each release of the mutex would be a system call.
         """
         yields = 0
         while not self._mutex.acquire(blocking=False):
@@ -407,12 +435,18 @@ class WriteBuffer:
 
     @uninterrupted
     def append(self, record: LogRecord | Buffer) -> tuple[Chunk, int] | None:
-        """Take one record; its chunk and slot. None: no room, see `append_when_capacity`. Raises as
-        `LogWriter.submit`.
+        """Append one record.
+
+        Args:
+            record: The record, or its payload.
+        Returns:
+            Its chunk and slot, or None if there is no capacity (see `append_when_capacity`).
+        Raises:
+            DistributedLogError: As for `LogWriter.submit`.
         """
         try:
             txid, payload = record.txid, record.payload  # type: ignore[union-attr]
-        except AttributeError:  # a payload alone
+        except AttributeError:  # only a payload
             txid, payload = txid_and_payload(record)
         with self._mutex:
             if self._in_step:
@@ -450,7 +484,7 @@ class WriteBuffer:
     def validate_many(
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
     ) -> tuple[BufferedBulk, ValidatedBatch]:
-        """Many records, checked, to be taken with `append_many`. Raises what ended the writer."""
+        """Check many records, to append them with `append_many`. Raises the error that ended the writer."""
         if self._closed or self._send_queue.over is not None:
             self._raise_if_ended()
         bulk = BufferedBulk(self, len(payloads) if txids is None else len(txids))
@@ -467,10 +501,14 @@ class WriteBuffer:
 
     @uninterrupted
     def append_many(self, bulk: BufferedBulk, validated: ValidatedBatch, start: int) -> int:
-        """Take records from ``at`` on, as many as there is room for; which one is next. Waits for nothing.
+        """Append as many records from ``start`` on as there is capacity for, without waiting.
 
-        ``at``: no room, see `append_many_when_capacity`. What is wrong with a record is its own outcome, and
-        those after it are not taken. Raises what ended the writer, where that is so before the first is in.
+        An invalid record has its own error as outcome, and the records after it are not accepted. The error
+        that ended the writer is raised only before the first record is appended.
+
+        Returns:
+            The index of the next record to append. If it is ``start``, there is no capacity (see
+            `append_many_when_capacity`).
         """
         with self._mutex:
             if self._in_step:
@@ -496,7 +534,9 @@ class WriteBuffer:
             given_txids = (
                 [txid for txid in records[::2] if txid is not None] if self._checks_txids else ()
             )
-            if given_txids and given_txids[0] < self._min_txid:  # of another thread
+            if (
+                given_txids and given_txids[0] < self._min_txid
+            ):  # another thread appended a greater one
                 bulk.add_refused(start, txid_order_error(given_txids[0], self._min_txid, self.name))
                 return validated.record_count
             if not chunk.is_posted:
@@ -513,7 +553,10 @@ class WriteBuffer:
         return stop
 
     async def append_when_capacity(self, record: LogRecord | Buffer) -> tuple[Chunk, int]:
-        """In the loop: `append`, as soon as there is room. Raises as that, and `TooBusy` by ``at_limit``."""
+        """Append as `append` does, in the event loop, when there is capacity.
+
+        It also raises `TooBusy`, if ``at_limit`` is "reject".
+        """
         size_bytes = memoryview(txid_and_payload(record)[1]).nbytes + RECORD_COLUMN_BYTES
         async with self._fifo_lock:
             while True:
@@ -527,8 +570,9 @@ class WriteBuffer:
     async def append_many_when_capacity(
         self, bulk: BufferedBulk, validated: ValidatedBatch, start: int
     ) -> int:
-        """In the loop: `append_many`, as soon as there is room for one. Who is refused by ``at_limit`` has
-        `TooBusy` for an outcome, and so have all that follow.
+        """Append as `append_many` does, in the event loop, when there is capacity for a record.
+
+        If ``at_limit`` refuses a record, its outcome and that of all records after it is `TooBusy`.
         """
         async with self._fifo_lock:
             append = partial(self.append_many, bulk, validated, start)
@@ -548,7 +592,10 @@ class WriteBuffer:
     async def submit_packed(
         self, txids: Buffer | None, offsets: Buffer, payloads: Buffer
     ) -> BufferedBulk:
-        """In the loop: `LogWriter.submit_packed`, after all that was appended before. Raises as that."""
+        """Call `LogWriter.submit_packed` in the event loop, after the earlier records are submitted.
+
+        Raises its errors.
+        """
         await self._wait_drained()
         if self._closed:
             self._raise_if_ended()
@@ -556,9 +603,9 @@ class WriteBuffer:
             records = max(1, memoryview(offsets).nbytes // 4 - 1)
             size_bytes = memoryview(payloads).nbytes + records * RECORD_COLUMN_BYTES
         except TypeError:
-            records, size_bytes = 0, 0  # the writer says what is wrong with them
+            records, size_bytes = 0, 0  # the writer raises the error
         if size_bytes > SUBMIT_BYTES_MAX:
-            records, size_bytes = 0, 0  # so it does: nobody waits for such room
+            records, size_bytes = 0, 0  # the writer refuses them, so do not wait for capacity
         async with self._fifo_lock:
             await self._wait_until_allowed(lambda: self._reserve_unbuffered(records, size_bytes))
         try:
@@ -566,10 +613,13 @@ class WriteBuffer:
                 await self.writer.submit_packed(txids, offsets, payloads)
             )
         finally:
-            self._send_queue.trim_reservation()  # of what was refused nothing is held
+            self._send_queue.trim_reservation()  # frees the capacity of refused records
 
     async def submit_set(self, records: Sequence[LogRecord | Buffer]) -> BufferedBulk:
-        """In the loop: `LogWriter.submit_set`, after all that was appended before. Raises as that."""
+        """Call `LogWriter.submit_set` in the event loop, after the earlier records are submitted.
+
+        Raises its errors.
+        """
         await self._wait_drained()
         if self._closed:
             self._raise_if_ended()
@@ -577,17 +627,20 @@ class WriteBuffer:
         try:
             return await self._wrap_unbuffered(await self.writer.submit_set(records))
         finally:
-            self._send_queue.trim_reservation()  # of what was refused nothing is held
+            self._send_queue.trim_reservation()  # frees the capacity of refused records
 
     async def _wait_capacity_for(
         self, records: Sequence[LogRecord | Buffer], *, one_txid: bool = False
     ) -> None:
-        """Until the writer may take these without a chunk. ``one_txid``: else they are refused."""
+        """Wait until the writer may receive these records without a chunk.
+
+        With ``one_txid``, records with different txids need no capacity, because the writer refuses them.
+        """
         txids, payloads = split_columns(records)
         try:
             size_bytes = sum([memoryview(payload).nbytes for payload in payloads])
         except TypeError:
-            size_bytes = 0  # the writer says what is wrong with them
+            size_bytes = 0  # the writer raises the error
         size_bytes += len(records) * RECORD_COLUMN_BYTES
         if size_bytes > SUBMIT_BYTES_MAX or (one_txid and any(txid != txids[0] for txid in txids)):
             size_bytes = 0  # as in `submit_packed`
@@ -603,13 +656,16 @@ class WriteBuffer:
         *,
         expect: DLSN | None = None,
     ) -> list[DLSN]:
-        """In the loop: `LogWriter.write_frame`, after all that was appended before. Raises as that."""
+        """Call `LogWriter.write_frame` in the event loop, after the earlier records are submitted.
+
+        Raises its errors.
+        """
         return await self._write_unbuffered(
             records, lambda: self.writer.write_frame(sequence, records, expect=expect)
         )
 
     async def write_after(self, expect: DLSN, record: LogRecord | Buffer) -> DLSN:
-        """In the loop: `LogWriter.write` with ``fail_when_ended``, as `write_frame`."""
+        """Call `LogWriter.write` with ``expect`` in the event loop, as `write_frame` does."""
         return await self._write_unbuffered(
             [record], lambda: self.writer.write(record, expect=expect)
         )
@@ -627,14 +683,14 @@ class WriteBuffer:
             if self._checks_txids:
                 with trio.CancelScope(shield=True):
                     await self._run_step(self._raise_min_txid)
-            self._send_queue.trim_reservation()  # of what was refused nothing is held
+            self._send_queue.trim_reservation()  # frees the capacity of refused records
 
     @uninterrupted
     def _raise_min_txid(self) -> None:
         self._min_txid = max(self._min_txid, self.writer.last_txid)
 
     async def _wrap_unbuffered(self, writer_bulk: PendingBulk) -> BufferedBulk:
-        """What the writer took without a chunk, as a face has it."""
+        """Return records that the writer accepted without a chunk as a buffered bulk."""
         chunk = Chunk(self, 0)
         chunk.bulk = writer_bulk
         self._record_submitted(writer_bulk)
@@ -646,9 +702,10 @@ class WriteBuffer:
         return bulk
 
     def fail_when_ended(self, outcome: CrossThreadFuture[None]) -> None:
-        """Somebody is about to wait for an outcome: let it fail where the loop ends before that.
+        """Let an outcome fail if the event loop ends before it is known.
 
-        The loop is told that there may be something: the call that should have may have been interrupted.
+        The event loop is notified of possible records, because the call that should have notified it may have
+        been interrupted.
         """
         self._background.fail_when_ended(outcome, self._wake_if_pending)
 
@@ -657,7 +714,7 @@ class WriteBuffer:
         self._background.check_may_wait()
 
     def wake_loop(self) -> None:
-        """As `fail_when_ended`, for whoever has left a callback."""
+        """Notify the event loop as `fail_when_ended` does, for a caller that has left a callback."""
         with suppress(AlreadyClosed):
             self._background.post(self._wake_if_pending)
 
@@ -666,7 +723,10 @@ class WriteBuffer:
         self._background.call_in_thread(callback)
 
     async def run(self) -> None:
-        """Hand chunks to the writer, in order, until it or the namespace ends. A task of the latter."""
+        """Submit chunks to the writer, in order, until the writer or the namespace ends.
+
+        Runs as a task of the namespace.
+        """
         try:
             with (
                 self._scope,
@@ -683,7 +743,7 @@ class WriteBuffer:
             chunk, self._chunk = self._chunk, Chunk(self, 0)
             self._fail_unsubmitted(chunk)
             self._send_queue.throttle.wake_waiters()
-            self._idle_event.set()  # who waits for what was appended is told by the writer why it ended
+            self._idle_event.set()  # callers that wait then receive the writer's error
 
     async def _submit_chunk(self, chunk: Chunk) -> None:
         try:
@@ -694,8 +754,10 @@ class WriteBuffer:
                 self._record_submitted(chunk.bulk)
         except DistributedLogError as error:
             chunk.error = error
-        except BaseException:  # a part of it may be in
-            chunk.error = WriteFailed(f'log "{self.name}": its writer ended; it may be stored')
+        except BaseException:  # the writer may have accepted a part
+            chunk.error = WriteFailed(
+                f'log "{self.name}": its writer ended; the record may be stored'
+            )
             raise
         finally:
             self._submitting = None
@@ -709,7 +771,7 @@ class WriteBuffer:
 
     @uninterrupted
     def _on_submitted(self) -> bool:
-        """Nothing is on its way to the writer; is nothing here either?"""
+        """Record that no chunk is being submitted. Return whether the current chunk is empty too."""
         self._submitting_bytes = 0
         self._grant(0)
         return not self._chunk.records
@@ -728,7 +790,7 @@ class WriteBuffer:
         handed.append(writer_bulk)
 
     def _fail_unsubmitted(self, chunk: Chunk) -> None:
-        """Its outcome, unless the writer has taken it, or said why not."""
+        """Set the outcome of a chunk, unless the writer has accepted or refused it."""
         if chunk.bulk is None:
             self._failed_records += len(chunk.records) >> 1
             if chunk.error is None:
@@ -743,9 +805,12 @@ class WriteBuffer:
     # --- limits, in the loop ----------------------------------------------------------------------
 
     async def _wait_until_allowed(self, try_reserve: Callable[[], tuple[float, int]]) -> None:
-        """Until ``ask`` says 0: for how long to wait, and for how much of what the process may hold.
+        """Wait until ``try_reserve`` returns a waiting time of 0, or the writer has ended.
 
-        Or until the writer is over. Raises `TooBusy` where the log refuses what is above a limit.
+        Args:
+            try_reserve: Returns the time to wait, and the bytes to request from the process's memory budget.
+        Raises:
+            TooBusy: ``at_limit`` is "reject", and a limit is reached.
         """
         send_queue = self._send_queue
         try:
@@ -760,12 +825,12 @@ class WriteBuffer:
                     )
                 if needed_bytes:
                     send_queue.budget_share.request(needed_bytes)
-                self._wake_if_pending()  # what is here makes room when it is taken
+                self._wake_if_pending()  # submitting the chunk frees capacity
                 with trio.move_on_after(wait_s):
                     await send_queue.throttle.wait_space()
         except BaseException:
             send_queue.budget_share.cancel_request()
-            send_queue.trim_reservation()  # what it was granted for this
+            send_queue.trim_reservation()  # free the capacity that was granted for this call
             raise
         send_queue.budget_share.cancel_request()
 
@@ -773,7 +838,7 @@ class WriteBuffer:
     def _reserve_for_append(
         self, records: int, bytes_of: Callable[[int], int]
     ) -> tuple[float, int]:
-        """For ``records``, or some of them, to be appended now; see `_wait_until_allowed`."""
+        """Reserve capacity to append ``records`` records now, or some of them (see `_wait_until_allowed`)."""
         send_queue = self._send_queue
         used_bytes = self._submitting_bytes + self._chunk.bytes
         while True:
@@ -789,13 +854,16 @@ class WriteBuffer:
                     self._grant(size_bytes)
                     return 0.0, 0
             else:
-                wait_s, needed_bytes = float("inf"), 0  # the loop is about to take what is here
+                wait_s, needed_bytes = (
+                    float("inf"),
+                    0,
+                )  # the event loop is about to submit the chunk
             if records == 1:
                 return wait_s, 0 if fits else needed_bytes
             records //= 2
 
     def _reserve_unbuffered(self, records: int, size_bytes: int) -> tuple[float, int]:
-        """For what goes to the writer without a chunk; see `_wait_until_allowed`."""
+        """Reserve capacity for records that are submitted without a chunk (see `_wait_until_allowed`)."""
         send_queue = self._send_queue
         needed_bytes = send_queue.unacked_bytes + send_queue.write_buffer_bytes + size_bytes
         if not send_queue.budget_share.try_reserve(needed_bytes):
@@ -803,11 +871,14 @@ class WriteBuffer:
         return send_queue.throttle.charge(records, size_bytes, divisible=False), 0
 
     def _grant(self, size_bytes: int) -> None:
-        """Under the mutex: ``size`` more bytes may be appended, for which there is room, or more than that
-        where that costs nobody anything. A log with rates is asked about each record."""
+        """Grant ``size_bytes``, for which there is capacity, and more if that takes it from no other log.
+
+        The caller holds the mutex. A log with rate limits gets no more, because each of its records is
+        checked.
+        """
         send_queue, chunk = self._send_queue, self._chunk
         if send_queue.over is not None:
-            return  # nothing more is granted to it
+            return  # the writer has ended, so grant nothing
         used_bytes = self._submitting_bytes + chunk.bytes
         limit_bytes = used_bytes + size_bytes
         if not send_queue.throttle.has_rate:
@@ -829,25 +900,25 @@ class WriteBuffer:
         send_queue.trim_reservation()
 
     async def commit(self) -> DLSN | None:
-        """As `LogWriter.commit`, for all that was appended before."""
+        """Commit as `LogWriter.commit` does, after the earlier records are submitted."""
         await self._wait_drained()
         return await self.writer.commit()
 
     async def flush(self) -> None:
-        """As `LogWriter.flush`; waits for the writer's room."""
+        """Flush as `LogWriter.flush` does, after the writer has capacity for the earlier records."""
         await self._wait_drained()
         await self.writer.flush()
 
     async def aclose(self) -> None:
-        """As `LogWriter.aclose`, for all that was appended before."""
+        """Close as `LogWriter.aclose` does, after the earlier records are submitted."""
         await self._finish(self.writer.aclose)
 
     async def mark_end_of_stream(self) -> None:
-        """As `LogWriter.mark_end_of_stream`, for all that was appended before."""
+        """Seal as `LogWriter.mark_end_of_stream` does, after the earlier records are submitted."""
         await self._finish(self.writer.mark_end_of_stream)
 
     async def abort(self) -> None:
-        """As `LogWriter.abort`."""
+        """Abort as `LogWriter.abort` does."""
         self._is_abandoned = True
         self._mark_closed()
         try:
@@ -856,18 +927,21 @@ class WriteBuffer:
             self._scope.cancel()
 
     async def drop(self) -> None:
-        """As `abort`, for a writer that was dropped unclosed. The exit reports records that are lost."""
+        """Abort a writer that was dropped unclosed. Records that are lost are reported at the exit."""
         await wait_settled_after_drop(self._background, self)
         await self.abort()
 
     async def settle(self) -> None:
-        """Wait until the outcome of each record is known. Raises no `DistributedLogError`."""
+        """Wait until the outcome of each record is known. Never raises a `DistributedLogError`."""
         with suppress(DistributedLogError):
             await self.commit()
 
     @property
     def not_durable(self) -> int:
-        """How many records were taken and are not known to be durable; 0 where its owner has given it up."""
+        """The number of accepted records that are not known to be durable.
+
+        It is 0 if the owner has abandoned them.
+        """
         if self._is_abandoned:
             return 0
         unsubmitted_chunks = [
@@ -885,7 +959,7 @@ class WriteBuffer:
             await end_it()
             self._is_abandoned = True  # each refused record has raised its error
         except BaseException:
-            await self.writer.abort()  # what was cancelled before it began to end, too
+            await self.writer.abort()  # also if the call was cancelled before the end began
             raise
         finally:
             self._scope.cancel()
@@ -904,9 +978,7 @@ class WriteBuffer:
             self._on_append()
 
     def _on_append(self) -> None:
-        if (
-            self._has_ended
-        ):  # posted in the last moment, for what was refused, or by an interrupted call
+        if self._has_ended:  # posted late, for refused records, or by an interrupted call
             self._fail_unsubmitted(self._chunk)
             return
         if self._idle_event.is_set():
@@ -921,7 +993,10 @@ class WriteBuffer:
         raise AlreadyClosed(f'log "{self.name}": this writer is closed')
 
     def on_forked(self) -> None:
-        """In a forked child: a thread of the parent may have held the mutex, and it is not here (H15)."""
+        """Replace the mutex in a forked child process.
+
+        Its holder, a thread of the parent process, does not exist there (H15).
+        """
         self._mutex = Mutex()
         self._in_step = False
         self._closed = True
@@ -930,14 +1005,14 @@ class WriteBuffer:
 async def wait_settled_after_drop(
     background: Background, writer_handle: "WriteBuffer | ByteWriterHandle"
 ) -> None:
-    """Wait for the records of a dropped writer, and note those that are not known to be durable."""
+    """Wait for the records of a dropped writer, and report those that are not known to be durable."""
     with trio.move_on_after(DROPPED_WAIT_S):
         await writer_handle.settle()
     background.record_lost(writer_handle)
 
 
 class ByteWriterHandle:
-    """The records of a byte writer, for the end of its namespace or of the interpreter."""
+    """The pending records of a byte writer, for the end of its namespace or of the interpreter."""
 
     __slots__ = ("__weakref__", "_background", "_is_ended", "_writer", "name")
 
@@ -946,40 +1021,43 @@ class ByteWriterHandle:
         self._writer = writer
         self._background = background
         self._is_ended = False
-        """By its owner, who knows."""
+        """Whether the owner has closed or aborted it deliberately."""
         writer.leave_settling_to_caller()
         background.watch_writes(self)
 
     async def aclose(self) -> None:
-        """As `ByteWriter.aclose`."""
+        """Close as `ByteWriter.aclose` does."""
         await self._writer.aclose()
         self._is_ended = True
 
     async def abort(self) -> None:
-        """As `ByteWriter.abort`."""
+        """Abort as `ByteWriter.abort` does."""
         self._is_ended = True
         await self._writer.abort()
 
     async def drop(self) -> None:
-        """As `abort`, for a writer that was dropped unclosed. The exit reports records that are lost."""
+        """Abort a writer that was dropped unclosed. Records that are lost are reported at the exit."""
         await wait_settled_after_drop(self._background, self)
         await self.abort()
 
     async def settle(self) -> None:
-        """Wait until the outcome of each record is known. Raises no `DistributedLogError`."""
+        """Wait until the outcome of each record is known. Never raises a `DistributedLogError`."""
         with suppress(DistributedLogError):
             await self._writer.flush()
 
     @property
     def not_durable(self) -> int:
-        """How many records were taken and are not known to be durable; 0 after its owner has ended it."""
+        """The number of accepted records that are not known to be durable.
+
+        It is 0 after the owner has ended the writer.
+        """
         return 0 if self._is_ended else self._writer.not_durable
 
 
 async def open_buffer(
     background: Background, namespace: Namespace, log: Log, opening: Opening[LogWriter]
 ) -> WriteBuffer:
-    """In the loop: the writer that an opening gives, with its buffer, which runs as long as that."""
+    """Open a writer in the event loop, with a buffer that runs as long as the writer."""
     writer = await opening
     try:
         buffer = WriteBuffer(writer, background, log.name)

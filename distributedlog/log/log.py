@@ -693,7 +693,7 @@ class Log:
 
         After `OutcomeUnknown` or `QuorumUnreachable`, repeat the call with the same arguments until the
         outcome is known. Nothing was linked after `OwnershipAcquireFailed`, `TransactionIdOutOfOrder`,
-        `EndOfStream`, `LogNotFound`, `LogRecreated`, `InvalidRequest`, `TransactionTooLarge`, or one of these:
+        `EndOfStream`, `LogNotFound`, `LogRecreated`, `InvalidRequest`, `TransactionTooLarge`, and these:
 
         - `LinkOutOfOrder`: a later version was linked, or another identity counts the versions.
         - `NoSuchLedger`: a ledger was deleted, for example by `collect_unlinked`.

@@ -113,7 +113,7 @@ def test_the_sink_wants_app_and_version_together() -> None:
 SOURCE_WRONG: dict[str, dict[str, str]] = {
     "uri": {
         "": "uri",
-        "h:1/ns": "looks like distributedlog://",
+        "h:1/ns": "form is distributedlog://",
         "kafka://h:1/ns": "unknown scheme 'kafka'",
         "distributedlog://h:1": "names no namespace",
         "distributedlog://h/ns": "'h' in 'distributedlog://h/ns' is not HOST:PORT",
