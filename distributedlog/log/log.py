@@ -193,7 +193,7 @@ class Log:
         on_skipped: Callable[[Skipped], object] | None = None,
         idle_error_s: float | None = None,
     ) -> Opening[LogReader]:
-        """Open a reader at a position, DLSN, transaction ID, time or end of the log.
+        """Open a reader, by default at the earliest record.
 
         Use the result with ``async with``, or ``await`` it and close it later. Only one start may be given. A
         start before the truncation point raises `LogTruncated`, also `DLSN.INITIAL`.
@@ -243,10 +243,10 @@ class Log:
     def open_byte_writer(
         self, *, takeover: bool = False, wait_s: float | None = None
     ) -> Opening[ByteWriter]:
-        """Open a writer that appends bytes to a log with ``txids="bytes"``, as to a file.
+        """Open a writer that appends bytes to a byte stream.
 
-        Use the result with ``async with``, or ``await`` it and close it later. The writer continues at the
-        end of the log, so bytes whose write failed leave no gap.
+        The log must have ``txids="bytes"``. Use the result with ``async with``, or ``await`` it and close it
+        later. The writer continues at the end of the log, so bytes whose write failed leave no gap.
 
         Args:
             takeover: As for `open_writer`.
@@ -259,9 +259,10 @@ class Log:
         return Opening(lambda: self._open_byte_writer(opening))
 
     def open_byte_reader(self, *, offset: int = 0, follow: bool = False) -> Opening[ByteReader]:
-        """Open a reader for the bytes of a log with ``txids="bytes"``, as for a file.
+        """Open a reader for the bytes of a byte stream.
 
-        Use the result with ``async with``, or ``await`` it and close it later.
+        The log must have ``txids="bytes"``. Use the result with ``async with``, or ``await`` it and close it
+        later.
 
         Args:
             offset: The first offset to read.
@@ -313,14 +314,14 @@ class Log:
         return await record_at(context.ledgers, self.name, record, last)
 
     async def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
-        """Return the number of readable records from one position up to, but not including, another.
+        """Return the number of readable records between two positions.
 
         The call reads at most two entries and the metadata of two segments, whatever the number of records.
         A position before the truncation point raises `LogTruncated`.
 
         Args:
             from_: The first position. None means the first available record.
-            to: The position after the last one. None means the end.
+            to: The first position that does not count. None means the end.
 
         Raises: LogNotFound, LogRecreated, LogTruncated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
@@ -336,10 +337,10 @@ class Log:
         return max(0, end - await count_before(context.metadata, follower, context.ledgers, from_))
 
     async def describe(self, *, segments_max: int = DESCRIBED_SEGMENTS_MAX) -> LogDescription:
-        """Return the log's state, ends, counts and owner, and its newest segments.
+        """Describe the log: state, ends, counts, owner and segments.
 
         Args:
-            segments_max: Maximum number of segments.
+            segments_max: Maximum number of segments. The newest ones are returned.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
         AlreadyClosed.
@@ -367,9 +368,13 @@ class Log:
         )
 
     async def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
-        """Return at most ``limit`` segments of the log, from number ``first`` on, ascending.
+        """Return segments of the log, ascending.
 
         The list is empty after the last segment. Truncated segments that are not deleted yet are included.
+
+        Args:
+            first: The lowest segment number.
+            limit: Maximum number of segments.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -384,7 +389,7 @@ class Log:
         txid: int | None = None,
         before: datetime | int | None = None,
     ) -> DLSN:
-        """Delete all records before a position, and return the truncation point.
+        """Delete all records before a position or time.
 
         The point never decreases. A position after the end is replaced by the end. No record at or after it
         is affected (G6), and the log may have a writer. Open readers before the point receive `LogTruncated`.
@@ -396,6 +401,9 @@ class Log:
             txid: Instead: keep the first record with a txid of at least this value, and all after it.
             before: Instead: delete records with a log time below this time (a datetime with a time zone, or
                 ms since 1970).
+
+        Returns:
+            The truncation point after the call.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
@@ -426,7 +434,7 @@ class Log:
         *,
         metadata: Mapping[str, bytes | None] | None = None,
     ) -> StoredSettings:
-        """Store settings of the log and metadata of its user, and return the stored values.
+        """Store settings of the log, and metadata of its user.
 
         Settings apply to every client that opens the log. Limits and retention apply immediately, on bookies
         within a minute. Segment sizes and quorums apply from the next segment on. The entry size and the
@@ -436,6 +444,9 @@ class Log:
             settings: Values by option. None unsets an option.
             metadata: Metadata of the user. None removes a name.
 
+        Returns:
+            All stored settings and metadata.
+
         Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
         AlreadyClosed.
         """
@@ -444,9 +455,10 @@ class Log:
         )
 
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
-        """End the log for good, so that it accepts no more records and readers reach an end.
+        """Seal the log, so that it accepts no more records.
 
-        The log's own writer uses `LogWriter.mark_end_of_stream` instead.
+        This is final. Readers receive an end after the last record. The log's own writer uses
+        `LogWriter.mark_end_of_stream` instead.
 
         Args:
             takeover: As for `open_writer`.
@@ -470,7 +482,7 @@ class Log:
         since: datetime | int | None = None,
         wall_ms: int | None = None,
     ) -> DLSN:
-        """Return the position of the first record with at least a given transaction ID or log time.
+        """Return the position of the first record from a txid or time on.
 
         If there is none, return the position of the next record to be written. The search reads a few segment
         records and entries, regardless of the log's size. Later records may have lower txids. A search by
@@ -493,7 +505,7 @@ class Log:
         return await self._search(await self._open_state_watch(), txid, since_ms)
 
     async def compact(self) -> int:
-        """Merge adjacent small closed segments into common ledgers, and return the number of merged segments.
+        """Merge adjacent small closed segments into common ledgers.
 
         Nothing changes for readers: positions, sequence IDs, txids and bytes stay the same. Entries are
         copied at 32 MiB/s at most. They are read back from each bookie and compared before the old ledgers
@@ -502,6 +514,9 @@ class Log:
         Segments above 64 MiB, segments that already share a ledger, and segments that were linked without
         ``app`` are not merged. The log may have a writer, and concurrent calls are safe. With the stored
         setting ``merging``, the cluster merges segments automatically.
+
+        Returns:
+            The number of merged segments.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, NotEnoughBookies, WriteFailed, CorruptData,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -522,7 +537,7 @@ class Log:
         takeover: bool = False,
         wait_s: float | None = None,
     ) -> Opening[Subscription]:
-        """Read the log from a named position on, as its only subscriber.
+        """Read from a named position on, as its only subscriber.
 
         Use the result with ``async with``, or ``await`` it and close it later. The program commits the
         records that it has processed (`Subscription.commit`). Nothing is committed automatically, so each
@@ -557,11 +572,12 @@ class Log:
         tries_max: int = TRIES_MAX,
         claim_s: float = CLAIM_S,
     ) -> Opening[WorkQueue]:
-        """Process the log together with other workers, in this process and in others.
+        """Process the log together with other workers.
 
-        Use the result with ``async with``, or ``await`` it and close it later. Each range of records is
-        claimed by one worker. If that worker fails, returns the range, or takes longer than ``claim_s``,
-        another worker gets it. Each record is processed at least once, in no particular order.
+        Use the result with ``async with``, or ``await`` it and close it later. The workers may be in this
+        process and in others. Each range of records is claimed by one worker. If that worker fails, returns
+        the range, or takes longer than ``claim_s``, another worker gets it. Each record is processed at least
+        once, in no particular order.
 
         Args:
             name: The name of the queue.
@@ -589,16 +605,16 @@ class Log:
         return await list_work_queues(self._context.metadata, await self._resolve_log_id())
 
     async def delete_work_queue(self, name: str) -> bool:
-        """Delete a work queue with its claims, and return whether it existed.
+        """Delete a work queue, and return whether it existed.
 
-        Workers of the queue receive `LogNotFound`.
+        Its claims are deleted too, and its workers receive `LogNotFound`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         return await delete_work_queue(self._context.metadata, await self._resolve_log_id(), name)
 
     def watch_segments(self, *, first: int | None = None) -> Opening[SegmentWatch]:
-        """Watch the log for opened, closed and truncated segments.
+        """Watch for opened, closed and truncated segments.
 
         Use the result with ``async with``, or ``await`` it and close it later.
 
@@ -614,10 +630,10 @@ class Log:
         return Opening(lambda: self._watch_segments(first))
 
     async def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
-        """Return the readable part of the log for planning: its segments, their sizes, and both ends.
+        """Return the segments and ends of the log, for planning.
 
-        Any process can read the ranges of a snapshot with `open_ranges`. If too few bookies answer, the call
-        raises `LedgerStateUnknown`.
+        The snapshot contains only the readable part. Any process can read the ranges of a snapshot with
+        `open_ranges`. If too few bookies answer, the call raises `LedgerStateUnknown`.
 
         Args:
             first: The number of the first segment.
@@ -653,10 +669,11 @@ class Log:
         entry_bytes: int = ENTRY_BYTES,
         digest: bool = False,
     ) -> Opening[SegmentWriter]:
-        """Open a writer for a segment outside the log, for `link_segments`.
+        """Open a writer for a segment outside the log.
 
-        Use the result with ``async with``, or ``await`` it and close it later. Any number of processes can
-        write such segments concurrently, even while the log has a writer.
+        `link_segments` attaches the segment to the log. Use the result with ``async with``, or ``await`` it
+        and close it later. Any number of processes can write such segments concurrently, even while the log
+        has a writer.
 
         Args:
             app: The application that will link the segment, for `collect_unlinked`.
@@ -685,11 +702,11 @@ class Log:
         truncate_before: bool = False,
         content: LinkContent | None = None,
     ) -> LinkResult:
-        """Attach staged ledgers to the log as its next segments, in this order, in one transaction (G8).
+        """Attach staged ledgers as the log's next segments (G8).
 
-        Each link takes effect exactly once. A repeated call returns a result with ``already``. With ``app``
-        and ``version``, a call is a repetition if this version was linked, whatever its ledgers. Without
-        them, it is one if the same ledgers were linked.
+        They are attached in this order, in one transaction. Each link takes effect exactly once. A repeated
+        call returns a result with ``already``. With ``app`` and ``version``, a call is a repetition if this
+        version was linked, whatever its ledgers. Without them, it is one if the same ledgers were linked.
 
         After `OutcomeUnknown` or `QuorumUnreachable`, repeat the call with the same arguments until the
         outcome is known. Nothing was linked after `OwnershipAcquireFailed`, `TransactionIdOutOfOrder`,
@@ -732,18 +749,24 @@ class Log:
         return await linking.run(segments, takeover=takeover, wait_s=wait_s)
 
     async def linked_version(self, app: str) -> AppVersion | None:
-        """Return the last version that an application has linked, or None if the log has no record of it.
+        """Return the last version that an application has linked.
 
-        A log keeps this record for at least 30 days.
+        The result is None if the log has no record of it. A log keeps this record for at least 30 days.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         return await last_app_version(self._context.metadata, await self._resolve_log_id(), app)
 
     async def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
-        """Delete segments of `open_segment_writer` that are not linked, and return those that are.
+        """Delete segments that are not linked.
 
         The call is safe at any time, even after a link with an unknown outcome.
+
+        Args:
+            segments: The tokens of segments that `open_segment_writer` wrote.
+
+        Returns:
+            The tokens of the segments that are linked.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -756,13 +779,16 @@ class Log:
         return linked
 
     async def collect_unlinked(self, *, older_than_s: float = STAGED_MAX_AGE_S) -> int:
-        """Delete staged segments that will never be linked, and return their number.
+        """Delete staged segments that will never be linked.
 
         These are segments whose version or a later one was linked, and segments above an age. Linking them
         afterwards raises `NoSuchLedger`. Linked segments are never deleted.
 
         Args:
             older_than_s: The age in seconds, by the clocks of their writers and of this process.
+
+        Returns:
+            The number of deleted segments.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """

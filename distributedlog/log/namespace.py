@@ -149,10 +149,7 @@ class Namespace:
 
     @property
     def metrics(self) -> NamespaceMetrics:
-        """The metrics of this namespace object since it was opened.
-
-        Its ``snapshot()`` may be called from any thread.
-        """
+        """The metrics of this namespace object. Its ``snapshot()`` may be called from any thread."""
         return self._metrics
 
     async def create_log(
@@ -190,9 +187,10 @@ class Namespace:
         await self._create(name, durability, stored, stored_policy(txids))
 
     async def rename_log(self, old: str, new: str) -> None:
-        """Rename a log, in one transaction. It keeps its records, positions and incarnation.
+        """Rename a log, in one transaction.
 
-        Open readers continue. While a writer has the log's lock, the call raises `OwnershipAcquireFailed`.
+        The log keeps its records, positions and incarnation. Open readers continue. While a writer has the
+        log's lock, the call raises `OwnershipAcquireFailed`.
 
         Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -225,9 +223,9 @@ class Namespace:
             after = page.next
 
     async def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
-        """Return up to ``limit`` logs whose names begin with ``prefix`` and are greater than ``after``.
+        """Return a page of logs, in the order of their names.
 
-        The page shows one moment, in the order of the names' UTF-8 bytes. For the next page, use
+        The page shows one moment. Names are ordered by their UTF-8 bytes. For the next page, use
         ``page.next`` as ``after``.
 
         Args:
@@ -258,7 +256,7 @@ class Namespace:
         return LogPage((), (), None)
 
     def watch_logs(self, prefix: str = "", *, keep: bool = True) -> Opening[LogWatch]:
-        """Watch the namespace for created, renamed and deleted logs.
+        """Watch for created, renamed and deleted logs.
 
         Use the result with ``async with``, or ``await`` it and close it later. The watch first has the
         existing logs (`LogWatch.logs`), and then returns every change in order, without a gap.
@@ -373,13 +371,16 @@ class Namespace:
         *,
         metadata: Mapping[str, bytes | None] | None = None,
     ) -> StoredSettings:
-        """Set options for all logs of the namespace, and return the stored settings.
+        """Set options for all logs of the namespace.
 
         Settings of a log (`Log.set`) take precedence. Quorums cannot be set for a namespace.
 
         Args:
             settings: Values by option. None unsets an option.
             metadata: Metadata of the user. None removes a name.
+
+        Returns:
+            All stored settings and metadata.
 
         Raises: InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """

@@ -122,9 +122,10 @@ class Positions:
         return None if item is None else PositionRecord.decode(item.value).dlsn
 
     async def proven(self, name: str) -> Position | None:
-        """Return a subscriber's position with its proof, for ``open_reader(position=…)``, or None.
+        """Return a subscriber's position with its proof, or None.
 
-        None means that it has no position, or that it was last moved to a DLSN, which proves nothing.
+        Use it for ``open_reader(position=…)``. None means that it has no position, or that it was last moved
+        to a DLSN, which proves nothing.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -138,10 +139,9 @@ class Positions:
         return Position(incarnation_text(log_id), record.dlsn, record.sequence_id)
 
     async def advance(self, name: str, to: Position | DLSN, *, hold: bool = False) -> DLSN:
-        """Create a position or move it forwards, and return where it is then.
+        """Create a position or move it forwards.
 
-        The result is never lower than the previous position, or than ``to``. A position that is already after
-        ``to`` stays unchanged, with or without its hold.
+        A position that is already after ``to`` stays unchanged, with or without its hold.
 
         Args:
             name: The name of the position.
@@ -150,6 +150,9 @@ class Positions:
             hold: Prevent retention from deleting records at and after the position by age or size. The hold
                 ends when the position is deleted or moved without ``hold``, and at most ``hold_max_s`` after
                 the last move. A move to the same place renews it. `Log.truncate` ignores holds.
+
+        Returns:
+            The position after the call, never lower than before, or than ``to``.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -214,9 +217,10 @@ class Positions:
         }
 
     async def holds(self) -> dict[str, float]:
-        """Return the positions that hold records, and the seconds since each hold was last renewed.
+        """Return the positions that hold records, and their age.
 
-        Seconds are of the retention clock. A hold with at least the log's ``hold_max_s`` has expired.
+        The age is the time in seconds since the last renewal, on the retention clock. A hold with at least
+        the log's ``hold_max_s`` has expired.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
