@@ -309,7 +309,7 @@ class Namespace:
         self._check_open()
         if (logs is None) == (pattern is None):
             raise InvalidRequest("name the logs with logs= or with pattern=, not both")
-        if isinstance(logs, str):  # a sequence of names, too, of one letter each
+        if isinstance(logs, str):  # a text is also a sequence, of one-letter names
             raise InvalidRequest(
                 f"logs must be a list of names, not {quoted(logs)}; or use pattern="
             )

@@ -258,7 +258,7 @@ class SegmentLedger(Protocol):
 
     @property
     def quorums(self) -> tuple[int, int, int]:
-        """Ensemble, write quorum, ack quorum."""
+        """Ensemble size, write quorum and ack quorum."""
         ...
 
     @property

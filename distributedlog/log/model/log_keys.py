@@ -108,7 +108,7 @@ def work_key(log_id: int, name: str) -> bytes:
 
 
 def worker_key(log_id: int, name: str, worker: int) -> bytes:
-    """A process that works on a queue, while it lives."""
+    """Return the key of a worker of a queue, which exists as long as the worker is alive."""
     return workers_prefix(log_id, name) + b"%016x" % worker
 
 

@@ -276,7 +276,7 @@ class LeaseSession:
             async with trio.open_nursery() as nursery:
                 keep_running = self._failures.keep_running
                 nursery.start_soon(
-                    keep_running, "log locks that are taken again", self._reacquire_and_clean
+                    keep_running, "the reacquisition of log locks", self._reacquire_and_clean
                 )
                 await keep_running("the renewal of log locks", self._renew)
 
@@ -313,7 +313,7 @@ class LeaseSession:
         try:
             await lock.reacquire()
         except Exception as raised:  # an error of one log must not end the shared lease
-            error = to_internal_error("a lock that was taken again", raised)
+            error = to_internal_error("the reacquisition of a log lock", raised)
             if not (error.fatal_to_writer or isinstance(error, LogNotFound | SubscriptionLost)):
                 raise error from raised
             if lock in self._locks:

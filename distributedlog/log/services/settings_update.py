@@ -64,7 +64,7 @@ async def update_settings(
             )
         current = reply.current[0]
         if (0 if current is None else current.version) == old_settings.version:
-            raise LogNotFound("the log was changed or deleted while its settings were")
+            raise LogNotFound("the log was changed or deleted while its settings were changed")
 
 
 async def update_log_settings(
