@@ -820,8 +820,8 @@ class WriteBuffer:
                     return
                 if send_queue.limits.at_limit == "reject":
                     raise TooBusy(
-                        f'log "{self.name}": over its limits, or the process is over its own; nothing was '
-                        "taken, the writer goes on"
+                        f'log "{self.name}": a limit of the log or of the process is reached (nothing was '
+                        "accepted, the writer stays open)"
                     )
                 if needed_bytes:
                     send_queue.budget_share.request(needed_bytes)

@@ -103,7 +103,9 @@ def test_an_option_of_a_process_is_known_and_not_stored() -> None:
         with pytest.raises(InvalidRequest, match=f"{name} is local to each process"):
             NOTHING.with_changes({name: 1}, {})
     for name in ("process_bytes_max", "owner", "add_timeout_s"):  # of its client, of its ledgers
-        with pytest.raises(InvalidRequest, match=r"local to each process.* open_namespace\(config=\)"):
+        with pytest.raises(
+            InvalidRequest, match=r"local to each process.* open_namespace\(config=\)"
+        ):
             NOTHING.with_changes({name: 1}, {})
     with pytest.raises(InvalidRequest, match="unknown option 'nope'"):
         NOTHING.with_changes({"nope": 1}, {})
