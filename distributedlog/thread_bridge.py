@@ -91,7 +91,6 @@ class Closeable:
         return outcome
 
     def _ended(self) -> None:
-        """Record that the object was closed."""
         self._finalizer.detach()
         self._background.unregister(self._drop_ref)
 

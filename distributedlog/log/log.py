@@ -1005,7 +1005,6 @@ class Log:
         return log_id
 
     async def _lookup_error(self, default_message: str) -> DistributedLogError:
-        """Return the error that explains the fate of the handle's incarnation."""
         assert self._log_id is not None, "the handle has an incarnation"
         context = self._context
         lookup = await look_up(context.metadata, context.namespace, self.name, self._log_id)

@@ -1,4 +1,4 @@
-"""Control entries: heartbeats of idle writers, and state of producers without records (pure).
+"""Control entries: keep-alive entries of idle writers, and producer state without records (pure).
 
 A control entry holds one empty row and no record. Like every entry, it counts the records before it, and its
 txid is the greatest of the segment so far. Section 4 has the position of the last record before it:

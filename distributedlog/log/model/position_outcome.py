@@ -193,7 +193,6 @@ def resolve_position(held_position: HeldPosition, lookup: LogLookup) -> Position
 
 
 def _resolve_in_log(held_position: HeldPosition, current_log: CurrentLog) -> PositionResolution:
-    """Decide whether the position is still available in its log, which exists."""
     first = current_log.first_dlsn
     if held_position.dlsn >= (current_log.truncation_point or first):
         return PositionResolution(PositionOutcome.CONTINUE, max(held_position.dlsn, first))

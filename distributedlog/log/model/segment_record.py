@@ -4,8 +4,8 @@ A segment is stored in one ledger. While it is in progress, its record only name
 that closes it stores the other fields, and the sequence ID, size and log time with which the next segment
 starts.
 
-Log time never decreases: the log time of an entry is the greater of its own time stamp and the lower limit of
-its segment.
+Log time never decreases. The log time of an entry is its time stamp, or the lower limit of its segment if
+that is greater.
 """
 
 import struct

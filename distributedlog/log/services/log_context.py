@@ -21,7 +21,7 @@ from .settings_watch import FollowedLog, SettingsWatch
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """The context of a namespace, or of one log, which has options of its own. `Namespace` creates it."""
+    """The context of a namespace, or of one log with separate options. `Namespace` creates it."""
 
     metadata: Metadata
     ledgers: SegmentEntryStore

@@ -231,7 +231,7 @@ class PositionCommits:
                             subscriber.revision, subscriber.written = reply.revision, record
                         if subscriber.pending is position:
                             self._unwritten.pop(subscriber, None)
-                        else:  # it was moved meanwhile
+                        else:  # it was moved during the transaction
                             subscriber.due_at = trio.current_time() + subscriber.interval_s
                     return
                 current_items = reply.current

@@ -157,8 +157,6 @@ class SettingsWatch:
         await self._watch_range(CONF_PREFIX, prefix_end(CONF_PREFIX))
 
     async def _watch_range(self, start: bytes, end: bytes) -> None:
-        """Follow a range of settings until cancelled."""
-
         async def load() -> int:
             revision = (await self._metadata.range(start, end, limit=1)).revision
             for key in self._keys(start, end):
