@@ -886,7 +886,7 @@ class LogWatch(_Closable):
     # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     async def aclose(self) -> None:
-        """Stop following. Idempotent.
+        """Stop the watch. Idempotent.
 
         Raises: nothing.
         """
@@ -1118,49 +1118,49 @@ class Positions:
     # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     async def get(self, name: str) -> DLSN | None:
-        """Where this subscriber goes on; None: it has no position.
+        """Return the position at which a subscriber continues, or None if it has none.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._positions.get, name)
 
     async def proven(self, name: str) -> Position | None:
-        """Where this subscriber goes on, with its proof: ``open_reader(position=…)``.
+        """Return a subscriber's position with its proof, or None. See `distributedlog.Positions.proven`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._positions.proven, name)
 
     async def advance(self, name: str, to: Position | DLSN, *, hold: bool = False) -> DLSN:
-        """Move a position forwards, or make it; where it is then: never lower than before or than asked.
+        """Create a position or move it forwards. See `distributedlog.Positions.advance`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         return await run(self._background, self._positions.advance, name, to, hold=hold)
 
     async def list(self) -> dict[str, DLSN]:
-        """All positions, by name, in the order of names.
+        """Return all positions by name, in the order of names.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._positions.list)
 
     async def holds(self) -> dict[str, float]:
-        """The positions that hold retention up, and for how many seconds each was not moved or held anew.
+        """Return the positions that hold records, and their age. See `distributedlog.Positions.holds`.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._positions.holds)
 
     async def holders(self) -> dict[str, str]:
-        """Who subscribes by which name at this moment (`Log.subscribe`), as it calls itself.
+        """Return the current subscribers (`Log.subscribe`): the name of each position and of its process.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._positions.holders)
 
     async def delete(self, name: str) -> bool:
-        """Forget a position; was there one?
+        """Delete a position, and return whether it existed.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -1220,7 +1220,7 @@ class Log:
         on_skipped: Callable[[Skipped], object] | None = None,
         idle_error_s: float | None = None,
     ) -> Opening[LogReader]:
-        """A reader; ``async with`` or ``await`` what this returns. See `distributedlog.Log.open_reader`.
+        """Open a reader, by default at the earliest record. See `distributedlog.Log.open_reader`.
 
         Raises: LogTruncated, LogNotFound, LogDeleted, LogRecreated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
@@ -1241,7 +1241,7 @@ class Log:
     def open_byte_writer(
         self, *, takeover: bool = False, wait_s: float | None = None
     ) -> Opening[ByteWriter]:
-        """Append to a log of ``txids="bytes"`` as to a file; ``async with`` or ``await`` what this returns.
+        """Open a writer that appends bytes to a byte stream. See `distributedlog.Log.open_byte_writer`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
         NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -1250,7 +1250,7 @@ class Log:
         return Opening(lambda: opened(self._background, ByteWriter, opening.open))
 
     def open_byte_reader(self, *, offset: int = 0, follow: bool = False) -> Opening[ByteReader]:
-        """Read a log of ``txids="bytes"`` as a file, from ``offset`` on; ``async with`` or ``await`` it.
+        """Open a reader for the bytes of a byte stream. See `distributedlog.Log.open_byte_reader`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -1258,14 +1258,14 @@ class Log:
         return Opening(lambda: opened(self._background, ByteReader, opening.open))
 
     async def last_dlsn(self) -> DLSN:
-        """The position of the last readable record.
+        """Return the position of the last readable record.
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._log.last_dlsn)
 
     async def first_record(self) -> LogRecord:
-        """The first record that is left.
+        """Return the first available record.
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
         AlreadyClosed.
@@ -1273,7 +1273,7 @@ class Log:
         return await run(self._background, self._log.first_record)
 
     async def last_record(self) -> LogRecord:
-        """The last record that can be read.
+        """Return the last readable record.
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
         AlreadyClosed.
@@ -1281,8 +1281,7 @@ class Log:
         return await run(self._background, self._log.last_record)
 
     async def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
-        """How many records can be read from ``from_`` (None: the first that is left) up to, and without,
-        ``to`` (None: the end). See `distributedlog.Log.count`.
+        """Return the number of readable records between two positions. See `distributedlog.Log.count`.
 
         Raises: LogNotFound, LogRecreated, LogTruncated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
@@ -1290,7 +1289,7 @@ class Log:
         return await run(self._background, self._log.count, from_, to)
 
     async def describe(self, *, segments_max: int = DESCRIBED_SEGMENTS_MAX) -> LogDescription:
-        """State, ends, counts, owner, and the newest segments.
+        """Describe the log: state, ends, counts, owner and segments. See `distributedlog.Log.describe`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
         AlreadyClosed.
@@ -1298,7 +1297,7 @@ class Log:
         return await run(self._background, self._log.describe, segments_max=segments_max)
 
     async def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
-        """The log's segments from number ``first`` on, ascending, at most ``limit``.
+        """Return segments of the log, ascending. See `distributedlog.Log.segments`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -1311,8 +1310,7 @@ class Log:
         txid: int | None = None,
         before: datetime | int | None = None,
     ) -> DLSN:
-        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``, or
-        those with a log time below ``before`` (a datetime with a time zone, or ms since 1970).
+        """Delete all records before a position or time. See `distributedlog.Log.truncate`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
@@ -1320,7 +1318,7 @@ class Log:
         return await run(self._background, self._log.truncate, dlsn, txid=txid, before=before)
 
     async def settings(self) -> StoredSettings:
-        """What the log has set of its own options, and the user's notes.
+        """Return the stored settings of the log, and the metadata of its user.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
@@ -1329,7 +1327,7 @@ class Log:
     async def set(
         self, settings: Mapping[str, Any], *, metadata: Mapping[str, bytes | None] | None = None
     ) -> StoredSettings:
-        """Set options of the log, whoever opens it, and notes of its user; None takes one back.
+        """Store settings of the log, and metadata of its user. See `distributedlog.Log.set`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
         AlreadyClosed.
@@ -1337,7 +1335,7 @@ class Log:
         return await run(self._background, self._log.set, settings, metadata=metadata)
 
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
-        """End the log where it is, for good: it takes no more records, readers reach an end.
+        """Seal the log, so that it accepts no more records. See `distributedlog.Log.seal`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
         OutcomeUnknown, InvalidRequest, AlreadyClosed.
@@ -1351,9 +1349,7 @@ class Log:
         since: datetime | int | None = None,
         wall_ms: int | None = None,
     ) -> DLSN:
-        """The position of the first record with a txid of at least ``txid``, or with a log time of at least
-        ``since`` (a datetime with a time zone, or ms since 1970; ``wall_ms`` is an older name for it); after
-        the end: the next one's. See `distributedlog.Log.find`.
+        """Return the position of the first record from a txid or time on. See `distributedlog.Log.find`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
@@ -1361,7 +1357,7 @@ class Log:
         return await run(self._background, self._log.find, txid=txid, since=since, wall_ms=wall_ms)
 
     async def compact(self) -> int:
-        """Put small closed segments that lie side by side into common ledgers; how many were moved.
+        """Merge adjacent small closed segments into common ledgers. See `distributedlog.Log.compact`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, NotEnoughBookies, WriteFailed, CorruptData,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -1377,7 +1373,7 @@ class Log:
         takeover: bool = False,
         wait_s: float | None = None,
     ) -> Opening[Subscription]:
-        """Read the log from the named position on, as its one holder; ``async with`` or ``await`` it.
+        """Read from a named position on, as its only subscriber. See `distributedlog.Log.subscribe`.
 
         Raises: OwnershipAcquireFailed, LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown,
         InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -1394,7 +1390,7 @@ class Log:
         tries_max: int = TRIES_MAX,
         claim_s: float = CLAIM_S,
     ) -> Opening[WorkQueue]:
-        """Handle the log together with other workers, here and elsewhere; ``async with`` or ``await`` it.
+        """Process the log together with other workers. See `distributedlog.Log.work_queue`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
@@ -1403,21 +1399,21 @@ class Log:
         return Opening(lambda: opened(self._background, WorkQueue, opening.open))
 
     async def work_queues(self) -> dict[str, WorkState]:
-        """How far each work queue of the log is handled, by name.
+        """Return the progress of each work queue of the log, by name.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._log.work_queues)
 
     async def delete_work_queue(self, name: str) -> bool:
-        """Forget a work queue, claims and all; was there one? Who works on it meets `LogNotFound`.
+        """Delete a work queue, and return whether it existed. See `distributedlog.Log.delete_work_queue`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         return await run(self._background, self._log.delete_work_queue, name)
 
     def watch_segments(self, *, first: int | None = None) -> Opening[SegmentWatch]:
-        """Follow which segments are opened, closed and cut off; ``async with`` or ``await`` it.
+        """Watch for opened, closed and truncated segments. See `distributedlog.Log.watch_segments`.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
@@ -1425,7 +1421,7 @@ class Log:
         return Opening(lambda: opened(self._background, SegmentWatch, opening.open))
 
     async def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
-        """The log as it can be read now, for planners: its segments, how far each goes, both ends.
+        """Return the segments and ends of the log, for planning. See `distributedlog.Log.snapshot`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
         AlreadyClosed.
@@ -1433,7 +1429,7 @@ class Log:
         return await run(self._background, self._log.snapshot, first=first, limit=limit)
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
-        """Read stretches of entries that a `snapshot` named, in order; ``async with`` or ``await`` it.
+        """Read ranges of entries of a `snapshot`, in order. See `distributedlog.Log.open_ranges`.
 
         Raises: LogNotFound, LogDeleted, LogRecreated, LogTruncated, QuorumUnreachable, AlreadyClosed.
         """
@@ -1449,7 +1445,7 @@ class Log:
         entry_bytes: int = ENTRY_BYTES,
         digest: bool = False,
     ) -> Opening[SegmentWriter]:
-        """Write a segment outside the log, for `link_segments`; ``async with`` or ``await`` it.
+        """Open a writer for a segment outside the log. See `distributedlog.Log.open_segment_writer`.
 
         Raises: LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies, InvalidRequest, QuorumUnreachable,
         UnsupportedFormat, OutcomeUnknown, AlreadyClosed.
@@ -1471,7 +1467,7 @@ class Log:
         truncate_before: bool = False,
         content: LinkContent | None = None,
     ) -> LinkResult:
-        """Make ledgers the log's next segments, in this order, all in one transaction (G8).
+        """Attach staged ledgers as the log's next segments (G8). See `distributedlog.Log.link_segments`.
 
         Raises: OwnershipAcquireFailed, LinkOutOfOrder, LinkMismatch, TransactionIdOutOfOrder, EndOfStream,
         LogNotFound, LogRecreated, NoSuchLedger, InvalidRequest, TransactionTooLarge, RecoveryIncomplete,
@@ -1491,21 +1487,21 @@ class Log:
         )
 
     async def linked_version(self, app: str) -> AppVersion | None:
-        """What an application has linked last; None: nothing that the log remembers (30 days at least).
+        """Return the last version that an application has linked. See `distributedlog.Log.linked_version`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._log.linked_version, app)
 
     async def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
-        """Delete what was written with `open_segment_writer`, unless it is linked; those that are.
+        """Delete segments that are not linked. See `distributedlog.Log.discard_segments`.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         return await run(self._background, self._log.discard_segments, segments)
 
     async def collect_unlinked(self, *, older_than_s: float = STAGED_MAX_AGE_S) -> int:
-        """Delete segments that nobody will link: their version or a later one is in, or they are too old.
+        """Delete staged segments that will never be linked. See `distributedlog.Log.collect_unlinked`.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
@@ -1550,7 +1546,7 @@ class Namespace:
 
     @property
     def metrics(self) -> NamespaceMetrics:
-        """What this namespace object has counted since it was opened: ``snapshot()``, from any thread."""
+        """The metrics of this namespace object. Its ``snapshot()`` may be called from any thread."""
         return self._namespace.metrics
 
     async def create_log(
@@ -1562,7 +1558,7 @@ class Namespace:
         metadata: Mapping[str, bytes] | None = None,
         txids: Literal["auto", "strict", "count", "ms", "bytes", "given"] = "auto",
     ) -> None:
-        """Make an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
+        """Create an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
 
         Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -1577,7 +1573,7 @@ class Namespace:
         )
 
     async def rename_log(self, old: str, new: str) -> None:
-        """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
+        """Rename a log, in one transaction. See `distributedlog.Namespace.rename_log`.
 
         Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -1585,21 +1581,21 @@ class Namespace:
         await run(self._background, self._namespace.rename_log, old, new)
 
     async def log_exists(self, name: str) -> bool:
-        """Is there a log of this name, now?
+        """Return whether a log of this name exists now.
 
         Raises: InvalidLogName, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._namespace.log_exists, name)
 
     async def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
-        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``.
+        """Return a page of logs, in the order of their names. See `distributedlog.Namespace.log_page`.
 
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._namespace.log_page, prefix, after, limit)
 
     def watch_logs(self, prefix: str = "", *, keep: bool = True) -> Opening[LogWatch]:
-        """Follow which logs there are; ``async with`` or ``await`` it.
+        """Watch for created, renamed and deleted logs. See `distributedlog.Namespace.watch_logs`.
 
         Raises: QuorumUnreachable, AlreadyClosed.
         """
@@ -1618,7 +1614,7 @@ class Namespace:
         time_wait_s: float = 1.0,
         bytes_max: int = MULTI_READ_BYTES,
     ) -> Opening[MultiReader]:
-        """Read several logs as one stream; ``async with`` or ``await`` it.
+        """Read several logs as one stream. See `distributedlog.Namespace.open_reader`.
 
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -1643,7 +1639,7 @@ class Namespace:
         await run(self._background, self._namespace.delete_log, name, wait_s=wait_s)
 
     async def settings(self) -> StoredSettings:
-        """What is set for all logs of the namespace that have not set it themselves.
+        """Return the stored settings of the namespace, which apply to all logs without settings of their own.
 
         Raises: CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
@@ -1652,7 +1648,7 @@ class Namespace:
     async def set(
         self, settings: Mapping[str, Any], *, metadata: Mapping[str, bytes | None] | None = None
     ) -> StoredSettings:
-        """Set options for all logs of the namespace; None takes one back. What is stored then.
+        """Set options for all logs of the namespace. See `distributedlog.Namespace.set`.
 
         Raises: InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """

@@ -991,7 +991,7 @@ class LogWatch(_Closable):
             yield change
 
     def close(self) -> None:
-        """Stop following. Idempotent.
+        """Stop the watch. Idempotent.
 
         Raises: nothing.
         """
@@ -1223,49 +1223,49 @@ class Positions:
         self._positions = positions
 
     def get(self, name: str) -> DLSN | None:
-        """Where this subscriber goes on; None: it has no position.
+        """Return the position at which a subscriber continues, or None if it has none.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._positions.get, name)
 
     def proven(self, name: str) -> Position | None:
-        """Where this subscriber goes on, with its proof: ``open_reader(position=…)``.
+        """Return a subscriber's position with its proof, or None. See `distributedlog.Positions.proven`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._positions.proven, name)
 
     def advance(self, name: str, to: Position | DLSN, *, hold: bool = False) -> DLSN:
-        """Move a position forwards, or make it; where it is then: never lower than before or than asked.
+        """Create a position or move it forwards. See `distributedlog.Positions.advance`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         return self._background.run(self._positions.advance, name, to, hold=hold)
 
     def list(self) -> dict[str, DLSN]:
-        """All positions, by name, in the order of names.
+        """Return all positions by name, in the order of names.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._positions.list)
 
     def holds(self) -> dict[str, float]:
-        """The positions that hold retention up, and for how many seconds each was not moved or held anew.
+        """Return the positions that hold records, and their age. See `distributedlog.Positions.holds`.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._positions.holds)
 
     def holders(self) -> dict[str, str]:
-        """Who subscribes by which name at this moment (`Log.subscribe`), as it calls itself.
+        """Return the current subscribers (`Log.subscribe`): the name of each position and of its process.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._positions.holders)
 
     def delete(self, name: str) -> bool:
-        """Forget a position; was there one?
+        """Delete a position, and return whether it existed.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -1325,7 +1325,7 @@ class Log:
         on_skipped: Callable[[Skipped], object] | None = None,
         idle_error_s: float | None = None,
     ) -> LogReader:
-        """A reader, open; use it in a ``with``. See `distributedlog.Log.open_reader`.
+        """Open a reader, by default at the earliest record. See `distributedlog.Log.open_reader`.
 
         Raises: LogTruncated, LogNotFound, LogDeleted, LogRecreated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
@@ -1346,7 +1346,7 @@ class Log:
     def open_byte_writer(
         self, *, takeover: bool = False, wait_s: float | None = None
     ) -> ByteWriter:
-        """Append to a log of ``txids="bytes"`` as to a file, open; use it in a ``with``.
+        """Open a writer that appends bytes to a byte stream. See `distributedlog.Log.open_byte_writer`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
         NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -1355,7 +1355,7 @@ class Log:
         return opened(self._background, ByteWriter, opening.open)
 
     def open_byte_reader(self, *, offset: int = 0, follow: bool = False) -> ByteReader:
-        """Read a log of ``txids="bytes"`` as a file, from ``offset`` on, open; use it in a ``with``.
+        """Open a reader for the bytes of a byte stream. See `distributedlog.Log.open_byte_reader`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -1363,14 +1363,14 @@ class Log:
         return opened(self._background, ByteReader, opening.open)
 
     def last_dlsn(self) -> DLSN:
-        """The position of the last readable record.
+        """Return the position of the last readable record.
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._log.last_dlsn)
 
     def first_record(self) -> LogRecord:
-        """The first record that is left.
+        """Return the first available record.
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
         AlreadyClosed.
@@ -1378,7 +1378,7 @@ class Log:
         return self._background.run(self._log.first_record)
 
     def last_record(self) -> LogRecord:
-        """The last record that can be read.
+        """Return the last readable record.
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
         AlreadyClosed.
@@ -1386,8 +1386,7 @@ class Log:
         return self._background.run(self._log.last_record)
 
     def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
-        """How many records can be read from ``from_`` (None: the first that is left) up to, and without,
-        ``to`` (None: the end). See `distributedlog.Log.count`.
+        """Return the number of readable records between two positions. See `distributedlog.Log.count`.
 
         Raises: LogNotFound, LogRecreated, LogTruncated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
@@ -1395,7 +1394,7 @@ class Log:
         return self._background.run(self._log.count, from_, to)
 
     def describe(self, *, segments_max: int = DESCRIBED_SEGMENTS_MAX) -> LogDescription:
-        """State, ends, counts, owner, and the newest segments.
+        """Describe the log: state, ends, counts, owner and segments. See `distributedlog.Log.describe`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
         AlreadyClosed.
@@ -1403,7 +1402,7 @@ class Log:
         return self._background.run(self._log.describe, segments_max=segments_max)
 
     def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
-        """The log's segments from number ``first`` on, ascending, at most ``limit``.
+        """Return segments of the log, ascending. See `distributedlog.Log.segments`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -1416,8 +1415,7 @@ class Log:
         txid: int | None = None,
         before: datetime | int | None = None,
     ) -> DLSN:
-        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``, or
-        those with a log time below ``before`` (a datetime with a time zone, or ms since 1970).
+        """Delete all records before a position or time. See `distributedlog.Log.truncate`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
@@ -1425,7 +1423,7 @@ class Log:
         return self._background.run(self._log.truncate, dlsn, txid=txid, before=before)
 
     def settings(self) -> StoredSettings:
-        """What the log has set of its own options, and the user's notes.
+        """Return the stored settings of the log, and the metadata of its user.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
@@ -1434,7 +1432,7 @@ class Log:
     def set(
         self, settings: Mapping[str, Any], *, metadata: Mapping[str, bytes | None] | None = None
     ) -> StoredSettings:
-        """Set options of the log, whoever opens it, and notes of its user; None takes one back.
+        """Store settings of the log, and metadata of its user. See `distributedlog.Log.set`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
         AlreadyClosed.
@@ -1442,7 +1440,7 @@ class Log:
         return self._background.run(self._log.set, settings, metadata=metadata)
 
     def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
-        """End the log where it is, for good: it takes no more records, readers reach an end.
+        """Seal the log, so that it accepts no more records. See `distributedlog.Log.seal`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
         OutcomeUnknown, InvalidRequest, AlreadyClosed.
@@ -1456,9 +1454,7 @@ class Log:
         since: datetime | int | None = None,
         wall_ms: int | None = None,
     ) -> DLSN:
-        """The position of the first record with a txid of at least ``txid``, or with a log time of at least
-        ``since`` (a datetime with a time zone, or ms since 1970; ``wall_ms`` is an older name for it); after
-        the end: the next one's. See `distributedlog.Log.find`.
+        """Return the position of the first record from a txid or time on. See `distributedlog.Log.find`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
@@ -1466,7 +1462,7 @@ class Log:
         return self._background.run(self._log.find, txid=txid, since=since, wall_ms=wall_ms)
 
     def compact(self) -> int:
-        """Put small closed segments that lie side by side into common ledgers; how many were moved.
+        """Merge adjacent small closed segments into common ledgers. See `distributedlog.Log.compact`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, NotEnoughBookies, WriteFailed, CorruptData,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -1482,7 +1478,7 @@ class Log:
         takeover: bool = False,
         wait_s: float | None = None,
     ) -> Subscription:
-        """Read the log from the named position on, as its one holder, open; use it in a ``with``.
+        """Read from a named position on, as its only subscriber. See `distributedlog.Log.subscribe`.
 
         Raises: OwnershipAcquireFailed, LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown,
         InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -1499,7 +1495,7 @@ class Log:
         tries_max: int = TRIES_MAX,
         claim_s: float = CLAIM_S,
     ) -> WorkQueue:
-        """Handle the log together with other workers, here and elsewhere, open; use it in a ``with``.
+        """Process the log together with other workers. See `distributedlog.Log.work_queue`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
@@ -1508,21 +1504,21 @@ class Log:
         return opened(self._background, WorkQueue, opening.open)
 
     def work_queues(self) -> dict[str, WorkState]:
-        """How far each work queue of the log is handled, by name.
+        """Return the progress of each work queue of the log, by name.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._log.work_queues)
 
     def delete_work_queue(self, name: str) -> bool:
-        """Forget a work queue, claims and all; was there one? Who works on it meets `LogNotFound`.
+        """Delete a work queue, and return whether it existed. See `distributedlog.Log.delete_work_queue`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         return self._background.run(self._log.delete_work_queue, name)
 
     def watch_segments(self, *, first: int | None = None) -> SegmentWatch:
-        """Follow which segments are opened, closed and cut off, open; use it in a ``with``.
+        """Watch for opened, closed and truncated segments. See `distributedlog.Log.watch_segments`.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
@@ -1530,7 +1526,7 @@ class Log:
         return opened(self._background, SegmentWatch, opening.open)
 
     def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
-        """The log as it can be read now, for planners: its segments, how far each goes, both ends.
+        """Return the segments and ends of the log, for planning. See `distributedlog.Log.snapshot`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
         AlreadyClosed.
@@ -1538,7 +1534,7 @@ class Log:
         return self._background.run(self._log.snapshot, first=first, limit=limit)
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
-        """Read stretches of entries that a `snapshot` named, in order, open; use it in a ``with``.
+        """Read ranges of entries of a `snapshot`, in order. See `distributedlog.Log.open_ranges`.
 
         Raises: LogNotFound, LogDeleted, LogRecreated, LogTruncated, QuorumUnreachable, AlreadyClosed.
         """
@@ -1554,7 +1550,7 @@ class Log:
         entry_bytes: int = ENTRY_BYTES,
         digest: bool = False,
     ) -> SegmentWriter:
-        """Write a segment outside the log, for `link_segments`, open; use it in a ``with``.
+        """Open a writer for a segment outside the log. See `distributedlog.Log.open_segment_writer`.
 
         Raises: LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies, InvalidRequest, QuorumUnreachable,
         UnsupportedFormat, OutcomeUnknown, AlreadyClosed.
@@ -1576,7 +1572,7 @@ class Log:
         truncate_before: bool = False,
         content: LinkContent | None = None,
     ) -> LinkResult:
-        """Make ledgers the log's next segments, in this order, all in one transaction (G8).
+        """Attach staged ledgers as the log's next segments (G8). See `distributedlog.Log.link_segments`.
 
         Raises: OwnershipAcquireFailed, LinkOutOfOrder, LinkMismatch, TransactionIdOutOfOrder, EndOfStream,
         LogNotFound, LogRecreated, NoSuchLedger, InvalidRequest, TransactionTooLarge, RecoveryIncomplete,
@@ -1595,21 +1591,21 @@ class Log:
         )
 
     def linked_version(self, app: str) -> AppVersion | None:
-        """What an application has linked last; None: nothing that the log remembers (30 days at least).
+        """Return the last version that an application has linked. See `distributedlog.Log.linked_version`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._log.linked_version, app)
 
     def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
-        """Delete what was written with `open_segment_writer`, unless it is linked; those that are.
+        """Delete segments that are not linked. See `distributedlog.Log.discard_segments`.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         return self._background.run(self._log.discard_segments, segments)
 
     def collect_unlinked(self, *, older_than_s: float = STAGED_MAX_AGE_S) -> int:
-        """Delete segments that nobody will link: their version or a later one is in, or they are too old.
+        """Delete staged segments that will never be linked. See `distributedlog.Log.collect_unlinked`.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
@@ -1649,7 +1645,7 @@ class Namespace:
 
     @property
     def metrics(self) -> NamespaceMetrics:
-        """What this namespace object has counted since it was opened: ``snapshot()``, from any thread."""
+        """The metrics of this namespace object. Its ``snapshot()`` may be called from any thread."""
         return self._namespace.metrics
 
     def create_log(
@@ -1661,7 +1657,7 @@ class Namespace:
         metadata: Mapping[str, bytes] | None = None,
         txids: Literal["auto", "strict", "count", "ms", "bytes", "given"] = "auto",
     ) -> None:
-        """Make an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
+        """Create an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
 
         Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -1675,7 +1671,7 @@ class Namespace:
         )
 
     def rename_log(self, old: str, new: str) -> None:
-        """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
+        """Rename a log, in one transaction. See `distributedlog.Namespace.rename_log`.
 
         Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -1683,21 +1679,21 @@ class Namespace:
         self._background.run(self._namespace.rename_log, old, new)
 
     def log_exists(self, name: str) -> bool:
-        """Is there a log of this name, now?
+        """Return whether a log of this name exists now.
 
         Raises: InvalidLogName, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._namespace.log_exists, name)
 
     def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
-        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``.
+        """Return a page of logs, in the order of their names. See `distributedlog.Namespace.log_page`.
 
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._namespace.log_page, prefix, after, limit)
 
     def watch_logs(self, prefix: str = "", *, keep: bool = True) -> LogWatch:
-        """Follow which logs there are, open; use it in a ``with``.
+        """Watch for created, renamed and deleted logs. See `distributedlog.Namespace.watch_logs`.
 
         Raises: QuorumUnreachable, AlreadyClosed.
         """
@@ -1716,7 +1712,7 @@ class Namespace:
         time_wait_s: float = 1.0,
         bytes_max: int = MULTI_READ_BYTES,
     ) -> MultiReader:
-        """Read several logs as one stream, open; use it in a ``with``.
+        """Read several logs as one stream. See `distributedlog.Namespace.open_reader`.
 
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -1741,7 +1737,7 @@ class Namespace:
         self._background.run(self._namespace.delete_log, name, wait_s=wait_s)
 
     def settings(self) -> StoredSettings:
-        """What is set for all logs of the namespace that have not set it themselves.
+        """Return the stored settings of the namespace, which apply to all logs without settings of their own.
 
         Raises: CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
@@ -1750,7 +1746,7 @@ class Namespace:
     def set(
         self, settings: Mapping[str, Any], *, metadata: Mapping[str, bytes | None] | None = None
     ) -> StoredSettings:
-        """Set options for all logs of the namespace; None takes one back. What is stored then.
+        """Set options for all logs of the namespace. See `distributedlog.Namespace.set`.
 
         Raises: InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
