@@ -1,7 +1,8 @@
-"""Bugs put in from outside: a function of the product is replaced, for the length of a `with`.
+"""Inject bugs: replace functions of the product while a `with` block runs.
 
-A broken rule that the product contains ends one log, session or call alone. A seed in which one is logged
-has failed (`heard`): the next writer would continue, and no report would show it.
+If product code breaks one of its rules, the exception ends only one log, session or call. The next writer
+would continue, and no checker would report the failure. Therefore a seed also fails if the product logs such
+an exception (`heard`).
 """
 
 import logging
@@ -15,12 +16,12 @@ from ....runtime.interfaces.log_lines import Logger
 from ....runtime.schedule.work_failures import flatten_group
 
 Patch = tuple[Any, str, Any]
-"""A class or module, the name in it, and what stands there instead."""
+"""A class or module, the name of one of its attributes, and the replacement."""
 
 
 @contextmanager
 def planted(patches: Sequence[Patch]) -> Iterator[None]:
-    """Put a bug in."""
+    """Apply the patches for the `with` block, and restore the originals afterwards."""
     originals = [(owner, name, getattr_static(owner, name)) for owner, name, _ in patches]
     for owner, name, replacement in patches:
         setattr(owner, name, replacement)
@@ -32,7 +33,7 @@ def planted(patches: Sequence[Patch]) -> Iterator[None]:
 
 
 def cause_of(failures: Sequence[BaseException]) -> BaseException:
-    """What the first failure of a seed is, out of the groups that it came in."""
+    """Return the first failure of a seed, taken out of its exception groups."""
     cause = failures[0]
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
@@ -40,7 +41,7 @@ def cause_of(failures: Sequence[BaseException]) -> BaseException:
 
 
 def words_of(failures: Sequence[BaseException]) -> str:
-    """The same, in one line."""
+    """Return the type and the first line of a seed's first failure."""
     cause = cause_of(failures)
     return f"{type(cause).__name__}: {str(cause).splitlines()[0]}"
 
@@ -50,7 +51,11 @@ def first_seed(
     seeds: Iterable[int],
     failures_of: Callable[[int], Sequence[BaseException]],
 ) -> tuple[int, str] | None:
-    """The first of these seeds that finds a bug, and by what; None: it survives them."""
+    """Run the seeds with the patches until one fails.
+
+    Returns:
+        The failing seed and its failure in one line, or None if no seed detects the bug.
+    """
     with planted(patches):
         for seed in seeds:
             if failures := failures_of(seed):
@@ -63,7 +68,15 @@ def table_of(
     find: Callable[[str, int], tuple[int, str] | None],
     arguments: Sequence[str],
 ) -> int:
-    """`print_table`, of a command's ``arguments``: how many seeds (20), a part of the names ("")."""
+    """Print the table of `print_table` for the arguments of a command line.
+
+    Args:
+        names: The names of the injected bugs.
+        find: Search for one bug with a number of seeds; see `print_table`.
+        arguments: The number of seeds per bug (default 20), then a part of the names (default: all bugs).
+    Returns:
+        The exit code.
+    """
     logging.disable(logging.CRITICAL)
     budget = int(arguments[0]) if arguments else 20
     name_part = arguments[1] if len(arguments) > 1 else ""
@@ -75,7 +88,11 @@ def table_of(
 def print_table(
     names: Iterable[str], find: Callable[[str], tuple[int, str] | None], budget: int
 ) -> int:
-    """A row a bug: its name, and what ``find`` says of it; 1 when one survived, else 0."""
+    """Print one row per injected bug: its name and the result of ``find``.
+
+    Returns:
+        The exit code: 1 if a bug was not found, otherwise 0.
+    """
     survivors = 0
     for name in names:
         result = find(name)
@@ -85,7 +102,7 @@ def print_table(
     return 1 if survivors else 0
 
 
-# --- broken rules that the product contains --------------------------------------------------------
+# --- unexpected exceptions in the product ----------------------------------------------------------
 
 ENDS_NODE = {
     "Journal.run": "the journal",
@@ -96,24 +113,28 @@ ENDS_NODE = {
     "RaftReplica.run_clock": "the core of Raft",
     "RaftReplica.raise_failure": "waits for an error of the core, and raises it",
 }
-"""Tasks that end their node with any exception, because nothing may be acknowledged after it. The keys are
-the functions of the tasks."""
+"""Tasks that end their node on any exception, because nothing may be acknowledged after it. The keys are the
+functions of the tasks, the values describe the work that fails."""
 
 
 class Injected(Exception):
-    """An exception that a seed throws into a task, like a bug (`unexpected_errors.py`). Its text names the
-    task."""
+    """An exception that a seed throws into a task, as a bug would (`unexpected_errors.py`). Its text is the
+    key
+    of the task."""
 
     @property
     def ends_node(self) -> bool:
-        """Must the node end by it?"""
+        """Whether the node must end because of it."""
         return str(self) in ENDS_NODE
 
 
 def heard(fail: Callable[[BaseException], None]) -> list[Patch]:
-    """Return the patches for a run: ``fail`` receives each exception, except `Injected`.
+    """Return the patches that report unexpected exceptions of the product during a run.
 
-    Those are heard that are logged with a traceback, whether logging is on or off.
+    Args:
+        fail: Receives each exception that is logged as an error with a traceback, whether logging is on or
+            off.
+            `DistributedLogError` and `Injected` are expected and not reported.
     """
     original = Logger._log
 

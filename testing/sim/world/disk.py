@@ -1,15 +1,15 @@
-"""A simulated disk: what the process sees lies in a page cache above durable 512-byte sectors.
+"""A simulated disk: a process sees a page cache above durable 512-byte sectors.
 
-- A write changes the cache; a sync takes virtual time and makes durable what was written before it began,
-  nothing that was written while it ran (H10).
-- A power cut leaves, of each write not yet covered, a random subset of its sectors: lost, torn, reordered.
-  A kill leaves the cache.
-- A failed sync (EIO) marks its pages clean: the cache shows them, the next sync succeeds, and they are
-  gone at the next power cut (fsyncgate). `read_at` may show the durable bytes instead once they are evicted.
-- Names: create, rename and delete return when the directory is synced; until then a power cut may undo them.
-- A map is one synced transaction an apply: LMDB's promise, and its faults (full, slow, damaged).
+- A write changes the cache. A sync takes virtual time. It makes durable the writes that were made before it
+  began, and no write that was made while it ran (H10).
+- A power cut keeps a random subset of the sectors of each unsynced write, so that writes are lost, torn or
+  reordered. A kill keeps the cache.
+- A failed sync (EIO) marks its pages clean: the cache shows them, the next sync succeeds, and the next power
+  cut loses them (fsyncgate). After eviction, `read_at` may show the older durable bytes.
+- Names: create, rename and delete return when the directory is synced. Until then a power cut may undo them.
+- Each `apply` of a map is one synced transaction, as LMDB guarantees. A map can be full, slow or damaged.
 
-What a process does with it goes through a handle of its own (`disk_handle.py`).
+A process uses the disk through a `DiskHandle` (`disk_handle.py`).
 """
 
 import random
@@ -29,36 +29,39 @@ from .scheduler import Simulation
 
 SECTOR_BYTES = 512
 SPARED = 3
-"""Loss of the newest spares what the last so many syncs wrote."""
+"""`SimDisk.corrupt` with ``in_newest`` spares this many of the latest synced writes."""
 NEWEST_BYTES = 48 * 1024
 PAGE_PAIRS_MAX = 60
-"""Extents in one page of 4 KiB of a map, about."""
+"""Approximate number of extents in one 4 KiB page of a map."""
 ROT_TRIES = 30
-"""Places looked at for one that was written."""
+"""How many offsets `corrupt` tries to find one that was written."""
 
 Pairs = list[tuple[bytes, bytes]]
 
 
 @dataclass(slots=True)
 class DiskFaults:
-    """How one disk behaves; times in seconds, chances from 0 to 1, changed while the run goes on."""
+    """The behavior of one disk: times in seconds, probabilities from 0 to 1.
+
+    A run may change them at any time.
+    """
 
     sync_s: tuple[float, float] = (0.0003, 0.003)
     slow_chance: float = 0.01
     slow_s: tuple[float, float] = (0.03, 0.3)
     survive_chance: float = 0.5
-    """That an unsynced sector is durable after a power cut."""
+    """Probability that an unsynced sector is durable after a power cut."""
     failing_syncs: int = 0
-    """So many of the next syncs fail with EIO."""
+    """How many of the next syncs fail with EIO."""
     bytes_max: int = 1 << 34
     cold_chance: float = 0.1
-    """That `read_hot` finds a stretch cold."""
+    """Probability that `read_if_cached` finds the range not cached."""
     inline: bool = False
-    """Does it sync on the loop where its user asks for that? In no time then."""
+    """Whether a sync on the event loop is possible. Such a sync takes no virtual time."""
 
 
 def draw_disk_faults(rng: random.Random) -> DiskFaults:
-    """A mix for the disks of one seed."""
+    """Return random faults for the disks of one seed."""
     return DiskFaults(
         sync_s=rng.choice(((0.0003, 0.003), (0.0003, 0.003), (0.005, 0.04))),
         slow_chance=rng.choice((0.0, 0.01, 0.05)),
@@ -69,7 +72,7 @@ def draw_disk_faults(rng: random.Random) -> DiskFaults:
 
 
 class FileContent:
-    """A file's bytes, which outlive its name: the cache, the durable ones, the writes between them."""
+    """The bytes of a file, which outlive its name: cached bytes, durable bytes and unsynced writes."""
 
     __slots__ = (
         "cache",
@@ -89,17 +92,17 @@ class FileContent:
         self.size = 0
         self.durable_size = 0
         self.holes: set[int] = set()
-        """Pages that were punched, by number: they take no space."""
+        """Numbers of punched pages, which use no space."""
         self.pending: list[tuple[int, int, bytes]] = []
         """(number, offset, data) of writes that no finished sync covers, ascending."""
         self.failed: list[tuple[int, int]] = []
-        """(offset, length) of what looks written and is not: a sync failed over it."""
+        """(offset, length) of ranges that look written and are not durable, because their sync failed."""
         self.writes = 0
         self.sized_by = 0
         """The number of the sync that made ``durable_size`` durable."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """What a read finds: the cache's bytes, fewer at the end."""
+        """Return the cached bytes of a range, fewer at the end of the file."""
         end = min(offset + length, self.size)
         if end <= offset:
             return b""
@@ -108,7 +111,7 @@ class FileContent:
         return data + bytes(end - offset - len(data))
 
     def write(self, offset: int, data: bytes) -> None:
-        """Change the cache; the write waits for a sync."""
+        """Change the cache. The bytes become durable with a later sync."""
         put(self.cache, offset, data)
         if self.holes:
             self.holes -= set(pages_touched(offset, len(data)))
@@ -117,7 +120,7 @@ class FileContent:
         self.pending.append((self.writes, offset, data))
 
     def punch(self, offset: int, length: int) -> None:
-        """Zeros in whole pages, which the next sync makes durable, or a power cut by chance."""
+        """Zero whole pages. The next sync makes this durable; until then a power cut keeps or loses it."""
         pages = pages_within(offset, min(length, self.size - offset))
         if pages:
             self.write(pages.start * DIRECT_ALIGN, bytes(len(pages) * DIRECT_ALIGN))
@@ -125,7 +128,7 @@ class FileContent:
 
     @property
     def used_bytes(self) -> int:
-        """Its size less its holes."""
+        """The size minus punched pages."""
         if not self.holes:
             return self.size
         beyond_end = {page for page in self.holes if (page + 1) * DIRECT_ALIGN > self.size}
@@ -133,29 +136,34 @@ class FileContent:
 
 
 def put(target: bytearray, offset: int, data: bytes) -> None:
-    """Overwrite in place; a hole before the end reads as zeros."""
+    """Overwrite bytes in place. A gap after the previous end is filled with zeros."""
     if offset > len(target):
         target.extend(bytes(offset - len(target)))
     target[offset : offset + len(data)] = data
 
 
 class StoredMap:
-    """What a map holds, ordered; it outlives processes and power cuts."""
+    """The ordered content of a map, which outlives processes and power cuts."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
         self.keys: list[bytes] = []
         self.bytes = 0
         self.is_damaged = False
-        """Seen when it is opened: `CorruptData`."""
+        """Opening the map raises `CorruptData`."""
         self.commits = 0
         self.older_values: dict[bytes, bytes] = {}
-        """An older content: the one before the first, the second, the fourth commit and so on."""
+        """Earlier content for `SimDisk.age_map`, replaced before the first, second, fourth, eighth …
+        commit."""
         self.committing: list[tuple[Pairs, list[bytes], Summary | None]] = []
-        """Transactions whose sync runs: after a power cut or a kill each is there wholly or not at all."""
+        """Transactions whose sync runs. After a power cut or a kill, each is stored completely or not at
+        all."""
 
     def commit(self, puts: Pairs, deletes: list[bytes], summary: Summary | None = None) -> None:
-        """Delete, then put: a key in both is put, the last put of a key counts."""
+        """Apply the deletes, then the puts.
+
+        A key in both is put; of several puts of a key the last one counts.
+        """
         values, keys = self.values, self.keys
         self.commits += 1
         if self.commits & (self.commits - 1) == 0:
@@ -182,7 +190,7 @@ class StoredMap:
             keys.sort()
 
     def on_power_cut(self, rng: random.Random) -> None:
-        """The first few of the commits under way were through."""
+        """Complete a random number of the pending commits, in order, and drop the others."""
         for transaction in self.committing[: rng.randint(0, len(self.committing))]:
             self.commit(*transaction)
         self.committing.clear()
@@ -191,14 +199,15 @@ class StoredMap:
 
 
 class DiskWatcher(Protocol):
-    """Told of every durable stretch, and of what begins: for oracles, and to strike there."""
+    """Observes durable bytes and the start of changes, for oracles and targeted faults."""
 
     def on_durable(self, disk: "SimDisk", name: str, offset: int, data: bytes) -> None:
-        """These bytes of file ``name`` have reached the platter."""
+        """Bytes of file ``name`` have become durable."""
         ...
 
     def on_change_started(self, disk: "SimDisk", change: str, name: str) -> None:
-        """A file is about to be made, renamed (``name``: from now on) or deleted, or a map changed."""
+        """A file is about to be created, renamed (``name`` is the new name) or deleted, or a map to be
+        changed."""
         ...
 
 
@@ -224,12 +233,12 @@ class SimDisk:
         self.maps: dict[str, StoredMap] = {}
         self.durable_files: dict[str, FileContent] = {}
         self.lock_holder: object | None = None
-        """The handle that took it."""
+        """The handle that holds the lock."""
         self.is_fault_injected = False
-        """A fault that may end its node was planted here: `DiskFailed` or `CorruptData` is explained."""
+        """A fault was injected that may end the node. `DiskFailed` and `CorruptData` are then expected."""
         self.sync_count = 0
         self._newest: deque[tuple[FileContent, int, int]] = deque(maxlen=SPARED)
-        """The last stretches that syncs made durable, the newest last."""
+        """The ranges that the latest syncs made durable, newest last."""
         self._steps = 0
         self._names_pending: list[tuple[int, Callable[[dict[str, FileContent]], None]]] = []
         self._name_changes = 0
@@ -237,7 +246,7 @@ class SimDisk:
     # --- faults -----------------------------------------------------------------------------------
 
     def on_power_cut(self) -> None:
-        """What was not synced survives by chance, sector by sector; names likewise."""
+        """Keep a random part of the unsynced sectors and name changes."""
         self.lock_holder = None
         for _, change in self._names_pending:
             if self.chance.random() < 0.5:
@@ -271,7 +280,7 @@ class SimDisk:
         return lost_sectors
 
     def on_kill(self) -> None:
-        """The cache stays; pages over which a sync has failed may be dropped from it and read anew."""
+        """Keep the cache. Pages of failed syncs may be evicted, and are then read from the durable bytes."""
         self.lock_holder = None
         for content in self.files.values():
             for offset, length in content.failed:
@@ -283,19 +292,25 @@ class SimDisk:
             stored_map.on_kill(self.chance)
 
     def wipe(self) -> None:
-        """Everything on it is gone. Its machine is off."""
+        """Delete all content. The machine must be off."""
         self.files, self.durable_files, self.maps = {}, {}, {}
         self._names_pending.clear()
         self._newest.clear()
         self.simulation.note("wipe", self.host.name, self.name)
 
     def corrupt(self, *, in_newest: bool = False) -> str:
-        """Flip a bit, or spoil a sector, of what was written once; say where, or "" for nothing done.
+        """Flip a bit or overwrite a sector that was written.
 
-        ``newest``: in the last `NEWEST_BYTES` that were written of the last file of a journal.
+        The latest synced writes are spared. Nothing written after them proves that they were synced, so
+        their
+        own machine cannot distinguish corruption from a torn end (H3). A bookie resolves this by one more
+        block
+        20 ms later.
 
-        Spares what the very last syncs wrote: nothing after it says that it was synced, so its rot cannot
-        be told from a torn tail by its own machine (H3 has the remedy, one more block 20 ms later).
+        Args:
+            in_newest: Choose among the last `NEWEST_BYTES` written to the last journal file.
+        Returns:
+            The file name and the offset, or "" if nothing was changed.
         """
         names = [name for name, content in sorted(self.files.items()) if content.durable]
         if in_newest:
@@ -310,7 +325,8 @@ class SimDisk:
         if in_newest:
             size = max(1, len(durable.rstrip(b"\0")))
             first = max(0, size - NEWEST_BYTES)
-        # Room that was made ahead and never written shows no rot: most of a small file is that.
+        # Preallocated bytes that were never written show no corruption. Most of a small file consists of
+        # them.
         for _ in range(ROT_TRIES):
             offset = rng.randrange(first, size)
             sector = offset - offset % SECTOR_BYTES
@@ -342,9 +358,12 @@ class SimDisk:
         return f"{name} {offset}"
 
     def lose_file(self) -> str:
-        """A file that was written goes whole: emptied, cut to a page, zeroed, or by name; which, and how.
+        """Damage a complete file that has content: empty it, cut it to one page, zero it or delete it.
 
-        Its machine is off. "" for nothing done.
+        The machine must be off.
+
+        Returns:
+            The file name and the kind of damage, or "" if nothing was changed.
         """
         names = [name for name, content in sorted(self.files.items()) if any(content.durable)]
         if not names:
@@ -367,7 +386,7 @@ class SimDisk:
         return f"{name} {damage}"
 
     def damage_map(self) -> bool:
-        """Damage the first map so that opening it sees it; False where there is none."""
+        """Damage the first map, so that opening it fails. Return False if there is no map."""
         for name in sorted(self.maps):
             self.is_fault_injected = True
             self.maps[name].is_damaged = True
@@ -376,9 +395,11 @@ class SimDisk:
         return False
 
     def age_map(self, rng: random.Random) -> bool:
-        """Replace one page of the first changed map with older content, in which each pair is sound.
+        """Replace one page of the first changed map with older content, in which each pair is intact.
 
-        This is a write that the device confirmed and lost. Its machine is off. False if nothing was done.
+        This simulates a write that the device confirmed and lost. The machine must be off. Return False if
+        nothing
+        was changed.
         """
         for name in sorted(self.maps):
             stored_map = self.maps[name]
@@ -405,22 +426,25 @@ class SimDisk:
             return True
         return False
 
-    # --- what handles do --------------------------------------------------------------------------
+    # --- operations of handles ----------------------------------------------------------------------------
 
     def step(self, name: str, number: int = 0) -> None:
-        """A disk step: a crash point, and into the trace hash."""
+        """Count a disk step: it is a crash point and part of the trace hash."""
         self.host.step(name)
         self._steps += 1
         self.simulation.hash_step(self._steps, number)
 
     def used_bytes(self) -> int:
-        """The files' sizes in sum, less their holes; maps not included."""
+        """Return the total size of the files, minus punched pages and without maps."""
         return sum(content.used_bytes for content in self.files.values())
 
     async def wait_for_device(self, incarnation: int) -> None:
-        """Let a sync's time pass; raises `HostDown` if the process ended meanwhile.
+        """Wait for the duration of a sync.
 
-        Like a thread's work it cannot be cancelled, unless the process is gone.
+        Like work in a thread, the wait cannot be cancelled while the process lives.
+
+        Raises:
+            HostDown: The process ended in the meantime.
         """
         faults, rng = self.faults, self.chance
         is_slow = faults.slow_chance and rng.random() < faults.slow_chance
@@ -446,14 +470,14 @@ class SimDisk:
         self.host.check(incarnation)
 
     async def sync_content(self, name: str, content: FileContent, incarnation: int) -> None:
-        """One fdatasync."""
+        """Sync a file as fdatasync does, in virtual time."""
         covered_writes, size = content.writes, content.size
         number, failed_before = self._begin_sync(content)
         await self.wait_for_device(incarnation)
         self._end_sync(name, content, covered_writes, size, number, failed_before)
 
     def sync_content_now(self, name: str, content: FileContent) -> None:
-        """One fdatasync on the loop."""
+        """Sync a file as fdatasync does, on the event loop and without virtual time."""
         covered_writes, size = content.writes, content.size
         number, failed_before = self._begin_sync(content)
         self._end_sync(name, content, covered_writes, size, number, failed_before)
@@ -474,7 +498,7 @@ class SimDisk:
     ) -> None:
         if (
             len(content.failed) > failed_before
-        ):  # by another sync, meanwhile: its pages may be this one's, too
+        ):  # Another sync failed while this one ran, perhaps for the same pages.
             raise DiskFailed(f"{name}: input/output error during another sync (simulated)")
         is_failing = self.faults.failing_syncs > 0
         now_durable = [item for item in content.pending if item[0] <= covered_writes]
@@ -485,7 +509,9 @@ class SimDisk:
             self.simulation.note("EIO", self.host.name, self.name, name)
             content.failed += [(offset, len(data)) for _, offset, data in now_durable]
             raise DiskFailed(f"{name}: input/output error during a sync (simulated)")
-        if number > content.sized_by:  # of two syncs at once the later begun knows the newer size
+        if (
+            number > content.sized_by
+        ):  # Of two concurrent syncs, the one that began later has the newer size.
             content.sized_by = number
             content.durable_size = size
             del content.durable[size:]
@@ -497,14 +523,17 @@ class SimDisk:
         self.step("synced", len(now_durable))
 
     def notify_change(self, change: str, name: str) -> None:
-        """Tell the watchers."""
+        """Notify the watchers."""
         for watcher in self.watchers:
             watcher.on_change_started(self, change, name)
 
     async def change_names(
         self, incarnation: int, *changes: Callable[[dict[str, FileContent]], None]
     ) -> None:
-        """Change the directory now, durably when this returns; until then each survives by chance."""
+        """Change the directory now.
+
+        The changes are durable on return; before, a power cut may lose each of them.
+        """
         for change in changes:
             change(self.files)
             self._name_changes += 1

@@ -1,6 +1,6 @@
-"""What a process holds of a simulated disk: a `DiskHandle` for one life, its files and its maps.
+"""The interfaces of a process to a simulated disk: `DiskHandle`, its files and its maps.
 
-Each life of a process works through a handle of its own, dead with it: later calls raise `HostDown`.
+Each life of a process has its own handle. Calls after the end of the process raise `HostDown`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -41,19 +41,19 @@ class DiskHandle:
         self.disk.host.check(self.incarnation)
 
     def list(self) -> list[str]:
-        """The names of the files here, sorted."""
+        """Return the file names, sorted."""
         self._check()
         return sorted(self.disk.files)
 
     async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
-        """Make a new file. Raises `FileExistsError`, `DiskFull`."""
+        """Create a file; see `Disk.create`. Raises `FileExistsError` and `DiskFull`."""
         check_file_name(name)
         await trio.lowlevel.checkpoint()
         self._check()
         if name in self.disk.files:
-            raise FileExistsError(f"{name} is there already")
+            raise FileExistsError(f"{name} exists already")
         if size > self.free_bytes():
-            raise DiskFull(f"{name}: no room for {size} bytes, {self.free_bytes()} are free")
+            raise DiskFull(f"{name}: no space for {size} bytes, {self.free_bytes()} are free")
         content = FileContent()
         content.size = content.durable_size = size
 
@@ -70,7 +70,7 @@ class DiskHandle:
         return SimFile(self, name, self._content(name), direct=False)
 
     async def rename(self, old: str, new: str) -> None:
-        """Rename over whatever is there; durable when this returns."""
+        """Rename a file and replace an existing one. The change is durable on return."""
         check_file_name(new)
         await trio.lowlevel.checkpoint()
         content = self._content(old)
@@ -84,7 +84,7 @@ class DiskHandle:
         await self.disk.change_names(self.incarnation, move)
 
     async def delete(self, *names: str) -> None:
-        """Remove the names; durable when this returns. Open files stay readable."""
+        """Remove the names, durably on return. Open files stay readable."""
         await trio.lowlevel.checkpoint()
         for name in names:
             self._content(name)
@@ -99,7 +99,7 @@ class DiskHandle:
         await self.disk.change_names(self.incarnation, *map(removal, names))
 
     async def open_map(self, name: str) -> OrderedMap:
-        """Open or make an ordered map. Raises `CorruptData` where it is damaged."""
+        """Open or create an ordered map. Raises `CorruptData` if it is damaged."""
         check_file_name(name)
         await trio.lowlevel.checkpoint()
         self._check()
@@ -111,7 +111,7 @@ class DiskHandle:
         return handle
 
     async def delete_map(self, name: str) -> None:
-        """Remove a map that is not open. No error where there is none."""
+        """Remove a map that is not open. A missing map is no error."""
         await trio.lowlevel.checkpoint()
         self._check()
         open_here = [handle for handle in self._open_maps.get(name, []) if not handle.closed]
@@ -120,31 +120,31 @@ class DiskHandle:
         self.disk.maps.pop(name, None)
 
     def free_bytes(self) -> int:
-        """Space left below the quota."""
+        """Return the free bytes below the quota."""
         self._check()
         return max(0, self.disk.faults.bytes_max - self.disk.used_bytes())
 
     def set_min_free_bytes(self, size: int) -> None:
-        """Deleted files give their room back at once, always."""
+        """Do nothing: deleted files free their space at once."""
 
     async def check_directory(self) -> None:
-        """Its files are where they were as long as its machine runs."""
+        """Do nothing: the directory cannot move while the machine runs."""
         await trio.lowlevel.checkpoint()
 
     def lock(self) -> None:
-        """Take this disk for this node. Raises `DataDirectoryInUse`."""
+        """Lock this disk for this node. Raises `DataDirectoryInUse`."""
         self._check()
         if self.disk.lock_holder is not None:
             raise DataDirectoryInUse(f"the disk of {self.disk.host.name} is in use by another node")
         self.disk.lock_holder = self
 
     def unlock(self) -> None:
-        """Give it back. Idempotent."""
+        """Release the lock. Idempotent."""
         if self.disk.lock_holder is self:
             self.disk.lock_holder = None
 
     def aligned_buffer(self, length: int) -> memoryview:
-        """Zeroed, page-aligned, writable memory."""
+        """Return zeroed, page-aligned, writable memory."""
         return aligned_memory(length)
 
     def _content(self, name: str) -> FileContent:
@@ -175,12 +175,12 @@ class SimFile:
             raise AlreadyClosed(f"file {self.name} is closed")
 
     def size(self) -> int:
-        """The size in bytes, preallocated space included."""
+        """Return the size in bytes, including preallocated space."""
         self._check()
         return self._content.size
 
     def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write into the cache. Raises `DiskFull` above the quota, from then on always."""
+        """Write into the cache. Above the quota this write and all later ones raise `DiskFull`."""
         self._check()
         if self._failure is not None:
             raise self._failure
@@ -192,25 +192,28 @@ class SimFile:
         grown = offset + len(data) - self._content.size
         if grown > 0 and grown > self._handle.free_bytes():
             self._disk.is_fault_injected = True
-            self._failure = DiskFull(f"{self.name}: no room for {grown} bytes more")
+            self._failure = DiskFull(f"{self.name}: no space for {grown} more bytes")
             raise self._failure
         if data:
             self._content.write(offset, data)
 
     async def write_synced(self, offset: int, buffer: Buffer) -> None:
-        """Write, then sync what was written up to here."""
+        """Write, then sync all writes up to this one."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self.write_at(offset, (buffer,))
         await self._sync()
 
     @property
     def syncs_inline(self) -> bool:
-        """By the seed; not while the device stalls, for here nobody can wait on the loop."""
+        """Whether syncs run on the event loop: as the seed chose, and not while the device stalls.
+
+        A sync on the loop takes no virtual time, so it could not wait until the stall ends.
+        """
         disk = self._disk
         return disk.faults.inline and disk.simulation.now >= disk.stalled_until
 
     def write_synced_now(self, offset: int, buffer: Buffer) -> None:
-        """Write, then sync, in no time."""
+        """Write and sync without virtual time."""
         self.write_at(offset, (buffer,))
         self._check()
         try:
@@ -220,15 +223,15 @@ class SimFile:
             raise
 
     async def write_zeros(self, offset: int, length: int) -> None:
-        """As `write_synced`."""
+        """Write zeros and sync them."""
         await self.write_synced(offset, bytes(length))
 
     async def write_in_worker(self, offset: int, buffer: Buffer) -> None:
-        """As `write_synced`."""
+        """Write and sync, the same as `write_synced`."""
         await self.write_synced(offset, buffer)
 
     async def sync(self) -> None:
-        """fdatasync."""
+        """Sync the file as fdatasync does."""
         self._check()
         await trio.lowlevel.checkpoint_if_cancelled()
         await self._sync()
@@ -240,17 +243,18 @@ class SimFile:
         try:
             await self._disk.sync_content(self.name, self._content, self._handle.incarnation)
         except DiskFailed as error:
-            # as distributedlog/runtime/disk/directory_disk.py: a failed file stays failed in this process
+            # As in runtime/disk/directory_disk.py: a failed file stays failed for this process.
             self._failure = error
             raise
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Read up to ``length`` bytes, fewer at the end."""
+        """Return up to ``length`` bytes, fewer at the end of the file."""
         self._check()
         return self._content.read(offset, length)
 
     def read_if_cached(self, offset: int, length: int) -> bytes | None:
-        """As `read_at`, or None: cold, by chance."""
+        """Read like `read_at`, or return None if the range is not cached, with probability
+        ``cold_chance``."""
         self._check()
         cold = self._disk.faults.cold_chance
         if cold and self._disk.chance.random() < cold:
@@ -258,25 +262,25 @@ class SimFile:
         return self._content.read(offset, length)
 
     async def read_in_worker(self, offset: int, length: int) -> bytes:
-        """As `read_at`, after the time the device needs."""
+        """Read like `read_at`, after the time that the device needs."""
         self._check()
         await trio.lowlevel.checkpoint_if_cancelled()
         await self._disk.wait_for_device(self._handle.incarnation)
         return self._content.read(offset, length)
 
     async def read_in_worker_unbuffered(self, offset: int, length: int) -> bytes:
-        """As `read_cold`."""
+        """Read, the same as `read_in_worker`."""
         return await self.read_in_worker(offset, length)
 
     def truncate(self, size: int) -> None:
-        """Cut or extend; durable with the next sync."""
+        """Shorten or extend the file, durably with the next sync."""
         self._check()
         if self._failure is not None:
             raise self._failure
         self._disk.step("truncate", size)
         content = self._content
         if size > content.size and size - content.size > self._handle.free_bytes():
-            raise DiskFull(f"{self.name}: no room for {size - content.size} bytes more")
+            raise DiskFull(f"{self.name}: no space for {size - content.size} more bytes")
         if size < content.size:
             del content.cache[size:]
             content.pending = [
@@ -287,7 +291,7 @@ class SimFile:
         content.size = size
 
     async def punch_hole(self, offset: int, length: int) -> bool:
-        """Whole pages are zeros, durably with the next sync."""
+        """Zero whole pages of the range, durably with the next sync. Return True."""
         self._check()
         await trio.lowlevel.checkpoint_if_cancelled()
         self._disk.step("punch", length)
@@ -296,7 +300,7 @@ class SimFile:
         return True
 
     def allocated_bytes(self) -> int:
-        """Its size, to whole pages, less what was punched."""
+        """Return the size in whole pages, minus punched pages."""
         self._check()
         return -(-self._content.used_bytes // DIRECT_ALIGN) * DIRECT_ALIGN
 
@@ -321,7 +325,7 @@ class SimMap:
         deletes: Sequence[bytes] = (),
         summary: Summary | None = None,
     ) -> None:
-        """One synced transaction, all or nothing. Raises `DiskFull`, `DiskFailed`."""
+        """Apply changes in one synced transaction, all or nothing. Raises `DiskFull` and `DiskFailed`."""
         pairs = [(bytes(key), bytes(value)) for key, value in puts]
         deleted_keys = [bytes(key) for key in deletes]
         for key in (*(key for key, _ in pairs), *deleted_keys):
@@ -334,7 +338,7 @@ class SimMap:
         size = sum(len(key) + len(value) for key, value in pairs)
         if stored.bytes + size > MAP_BYTES_MAX or size > disk.faults.bytes_max - disk.used_bytes():
             disk.is_fault_injected = True
-            raise DiskFull(f"map {self.name}: no room for {size} bytes more")
+            raise DiskFull(f"map {self.name}: no space for {size} more bytes")
         transaction = (pairs, deleted_keys, summary)
         stored.committing.append(transaction)
         while stored.committing[0] is not transaction:  # one writer at a time, in order
@@ -350,19 +354,19 @@ class SimMap:
         disk.step("map synced", len(pairs))
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value of a key, or None."""
         self._check()
         return self._stored.values.get(key)
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """The pair with the greatest key <= ``key``, or None."""
+        """Return the pair with the greatest key <= ``key``, or None."""
         self._check()
         keys, values = self._stored.keys, self._stored.values
         index = bisect_right(keys, key)
         return (keys[index - 1], values[keys[index - 1]]) if index else None
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Up to ``limit`` pairs with start <= key < end, in order."""
+        """Return up to ``limit`` pairs with start <= key < end, in key order."""
         self._check()
         keys, values = self._stored.keys, self._stored.values
         first = bisect_left(keys, start)

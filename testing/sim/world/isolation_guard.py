@@ -1,7 +1,7 @@
-"""The wall around a run: the real machine's time, chance, sockets and threads raise when they are touched.
+"""Isolate a run from the real machine: use of its time, randomness, sockets or threads raises an error.
 
-Whatever slipped past `Host` would make a seed's run differ from the next one of the same seed; so it fails
-at the line that did it.
+Code that bypasses `Host` would make two runs of a seed differ. With this guard it fails at the offending
+line instead.
 """
 
 import contextlib
@@ -28,12 +28,16 @@ SOCKET_METHODS = ("connect", "connect_ex", "bind", "listen")
 
 
 class RealWorldTouched(RuntimeError):
-    """Code under simulation asked the real machine for time, chance, a socket or a thread."""
+    """Code under simulation used the time, randomness, sockets or threads of the real machine."""
 
 
 @contextlib.contextmanager
 def walled_off(log_time_s: Callable[[], float]) -> Iterator[None]:
-    """Let the real world raise `RealWorldTouched`; a line of a log alone is told a time, ``log_time_s``."""
+    """Make calls to the real machine raise `RealWorldTouched` within the `with` block.
+
+    Args:
+        log_time_s: The time that log lines get, the only permitted use of `time.time`.
+    """
     originals: list[tuple[Any, str, Any]] = []
 
     def patch(owner: Any, name: str, value: Any) -> None:

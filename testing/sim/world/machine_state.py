@@ -1,7 +1,9 @@
-"""State of a simulated machine that disks, network and scheduler share; `sim_host.py` has the rest.
+"""State of a simulated machine that disks, network and scheduler share. `sim_host.py` has the rest.
 
-A stalled node does not run while all others do (a long collection, a suspended guest). trio's
-run queue is replaced by one that knows whose task is whose, and keeps back the tasks of stalled machines.
+A stalled node does not run while all others do, as during a long garbage collection or in a suspended
+virtual machine. Trio's run queue is replaced by one that finds the machine of each task and holds the tasks
+of
+stalled machines.
 """
 
 import contextlib
@@ -12,14 +14,14 @@ from typing import Any
 
 
 class HostDown(BaseException):
-    """Raised into code of a machine that was switched off, or of a process that was killed.
+    """Raised in the code of a process that was killed or whose machine lost power.
 
-    No `Exception`: ``except Exception`` must not survive a kill.
+    It is a `BaseException`, because ``except Exception`` must not survive a kill.
     """
 
 
 class MachineState:
-    """Whether a machine has power, which life of its process runs, and where that is made to die."""
+    """Power and current process life of a machine, and the crash point that a fault has set."""
 
     def __init__(self, name: str, on_crash: Callable[[str, bool], None]) -> None:
         self.name = name
@@ -28,16 +30,20 @@ class MachineState:
         self.running = False
         self.stalled = False
         self._on_crash = on_crash
-        """Called at a crash point, with what was done there and whether the power fails."""
+        """Called at a crash point, with the name of the step and whether the power fails."""
         self._crash_in = 0
         self._crash_power = False
 
     def crash_after(self, steps: int, *, power: bool) -> None:
-        """Die at the ``steps``-th disk or network step from now (1: the very next; 0: at none)."""
+        """Crash at the ``steps``-th disk or network step from now: 1 is the next step, 0 clears the crash
+        point."""
         self._crash_in, self._crash_power = steps, power
 
     def step(self, operation: str) -> None:
-        """Every contact with the world passes here: a crash point."""
+        """Count a disk or network step.
+
+        Each of them is a possible crash point. Raises `HostDown` at a crash.
+        """
         if self._crash_in:
             self._crash_in -= 1
             if not self._crash_in:
@@ -45,11 +51,11 @@ class MachineState:
                 raise HostDown(self.name)
 
     def is_current(self, incarnation: int) -> bool:
-        """Does this life of the process go on?"""
+        """Return whether this life of the process still runs."""
         return self.running and self.incarnation == incarnation
 
     def check(self, incarnation: int) -> None:
-        """Raise `HostDown` unless this life of the process goes on."""
+        """Raise `HostDown` unless this life of the process still runs."""
         if not self.running or self.incarnation != incarnation:
             raise HostDown(self.name)
 
@@ -57,23 +63,23 @@ class MachineState:
 # --- stalls ------------------------------------------------------------------------------------------
 
 machine_of_task: ContextVar[MachineState | None] = ContextVar("machine_of_task", default=None)
-"""Set at the root of each node; inherited by its tasks."""
+"""The machine of a task. Set in the root task of each node and inherited by its other tasks."""
 
 
 class _Stalls:
-    """How many machines are stalled now: the usual answer, none, must be cheap."""
+    """The number of stalled machines. It is global so that the usual case, none, is cheap to check."""
 
     count = 0
 
 
 def count_stall(change: int) -> None:
-    """A machine begins (+1) or ends (-1) to be stalled."""
+    """Count a machine whose stall begins (+1) or ends (-1)."""
     _Stalls.count += change
 
 
 @contextlib.contextmanager
 def none_stalled() -> Iterator[None]:
-    """A run begins without stalls, whatever another one left."""
+    """Set the number of stalled machines to 0 for a run, and restore it afterwards."""
     count_before, _Stalls.count = _Stalls.count, 0
     try:
         yield
@@ -82,9 +88,9 @@ def none_stalled() -> Iterator[None]:
 
 
 class RunQueue(deque[Any]):
-    """trio's run queue, which keeps back the tasks of stalled machines.
+    """Trio's run queue, which holds the tasks of stalled machines.
 
-    trio takes a batch as ``list(runq)``, then ``runq.clear()``. ``on_batch`` is given each batch before.
+    Trio takes a batch as ``list(runq)``, then calls ``runq.clear()``. ``on_batch`` receives each batch first.
     """
 
     def __init__(self, on_batch: Callable[[deque[Any]], None]) -> None:
@@ -105,7 +111,10 @@ class RunQueue(deque[Any]):
         return super().__iter__()
 
     def release(self) -> None:
-        """Put back the held tasks; the next batch holds those again whose machines are still stalled."""
+        """Return the held tasks to the queue.
+
+        The next batch holds those again whose machines are still stalled.
+        """
         tasks, self._stalled_tasks = self._stalled_tasks, []
         self.extend(tasks)
 

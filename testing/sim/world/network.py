@@ -1,13 +1,13 @@
 """Simulated TCP: ordered byte streams with latency, cuts, resets, half-open ends and refusals.
 
-A way is held for one direction at a time, as routes fail. Whoever sends towards a machine without power
-hears nothing; after power returns its kernel answers with a reset. Addresses belong to whoever listens
-there now: nothing else ties a port to a node (H6).
+A cut affects one direction at a time, as failing routes do. A sender gets no response from a machine without
+power. After power returns, the kernel of that machine answers with a reset. An address belongs to the
+machine that listens there now, and nothing else ties a port to a node (H6).
 
-Bytes split and merge anywhere; a full send buffer takes a part or nothing; what cannot be delivered
-waits, as TCP's does, and breaks its connection in the end.
+Bytes split and merge at any point. A full send buffer accepts a part or nothing. Bytes that cannot be
+delivered wait, as in TCP, and finally break their connection.
 
-No task and no timer scope a message: a send is one event on the run's heap.
+A message needs no task and no timer scope: a send is one event on the heap of the run.
 """
 
 import random
@@ -31,29 +31,29 @@ FIRST_PORT = 30_000
 BACKLOG = 128
 SYN_SECONDS_MAX = 20.0
 FIN = b""
-"""Says, in a queue of pieces, that no more comes."""
+"""Marks the end of the stream in a queue of pieces."""
 
 
 @dataclass(slots=True)
 class NetworkFaults:
-    """How the network behaves; times in seconds, chances from 0 to 1."""
+    """The behavior of the network: times in seconds, probabilities from 0 to 1."""
 
     latency_s: tuple[float, float] = (0.0001, 0.001)
     slow_chance: float = 0.01
     slow_s: tuple[float, float] = (0.01, 0.15)
     split_chance: float = 0.1
-    """A send arrives in two pieces, at different times."""
+    """Probability that a send arrives in two pieces, at different times."""
     short_read_chance: float = 0.1
-    """A receive gets only a part of what is there."""
+    """Probability that a receive gets only a part of the available bytes."""
     short_send_chance: float = 0.05
-    """A send takes only a part of what it was given."""
+    """Probability that a send accepts only a part of its bytes."""
     send_buffer_bytes: int = 256 * 1024
     give_up_s: float = 15.0
-    """Bytes that cannot be delivered for so long break their connection."""
+    """How long bytes may be undeliverable until their connection breaks."""
 
 
 def draw_network_faults(rng: random.Random) -> NetworkFaults:
-    """A mix for one seed (swarm testing: rare mixes must happen)."""
+    """Return random faults for one seed (swarm testing: rare combinations must occur)."""
     return NetworkFaults(
         latency_s=rng.choice(((0.0001, 0.001), (0.0001, 0.001), (0.001, 0.02))),
         slow_chance=rng.choice((0.0, 0.01, 0.05)),
@@ -67,19 +67,19 @@ def draw_network_faults(rng: random.Random) -> NetworkFaults:
 
 
 class Tap(Protocol):
-    """Sees every byte stream, in order, from its begin: for oracles."""
+    """Observes each byte stream, in order from its start, for oracles."""
 
     def on_sent(self, connection: "SimConnection", data: bytes) -> None:
-        """``end`` has handed these bytes to its machine."""
+        """``connection`` has passed these bytes to its machine."""
         ...
 
     def on_arrived(self, connection: "SimConnection", data: bytes) -> None:
-        """These bytes have arrived at ``end``'s machine."""
+        """These bytes have arrived at the machine of ``connection``, the receiving end."""
         ...
 
 
 class SimNetwork:
-    """All streams of a run, and the ways that are cut."""
+    """All connections of a run, and the directions that are cut."""
 
     def __init__(self, simulation: Simulation, faults: NetworkFaults | None = None) -> None:
         self.simulation = simulation
@@ -87,14 +87,17 @@ class SimNetwork:
         self.chance = simulation.chance("network")
         self.taps: list[Tap] = []
         self.machines: dict[str, MachineState] = {}
-        """By IP; may be given to another machine. Decides whether a knock is refused or unheard."""
+        """By IP address, which may move to another machine. Decides whether a connection attempt is refused
+        or
+        not answered."""
         self.listeners: dict[Address, SimListener] = {}
         self.connections: dict[int, SimConnection] = {}
         self.refusing_machines: dict[str, None] = {}
         """Names of machines that refuse every new connection."""
         self.identities: dict[str, CertificateIdentity] = {}
-        """Whose certificate each machine holds, by its name: that is a fact of the run, which nobody can
-        forge. Where there are none connections are plain."""
+        """The certificate of each machine, by its name. It is a fact of the run and cannot be forged. If
+        there are
+        none, connections are plain."""
         self.message_count = 0
         self.byte_count = 0
         self.cut_directions: dict[tuple[str, str], None] = {}
@@ -105,47 +108,50 @@ class SimNetwork:
     # --- faults -----------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing gets from one machine to the other any more; the other direction stays."""
+        """Cut the direction from one machine to another. The opposite direction stays open."""
         self.cut_directions[source, target] = None
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Is this direction cut?"""
+        """Return whether this direction is cut."""
         return (source, target) in self.cut_directions
 
     def heal(self) -> None:
-        """All ways are open again; what waited is sent again soon."""
+        """Open all directions again, and soon retransmit the stuck bytes."""
         self.cut_directions.clear()
         self.retransmit_stuck()
 
     def reconnect(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """These ways are open again."""
+        """Open these directions again."""
         for pair in pairs:
             self.cut_directions.pop(pair, None)
         self.retransmit_stuck()
 
     def retransmit_stuck(self) -> None:
-        """Something can flow again: let what is stuck be sent anew, as TCP does after a pause."""
+        """Schedule the retransmission of all stuck bytes, as TCP does after a pause."""
         for end in list(self.stuck_connections.values()):
             self.simulation.call_after(self.chance.uniform(0.0, 0.4), end.retransmit)
 
     def reset(self, end: "SimConnection") -> None:
-        """Break a connection for both sides."""
+        """Break a connection at both ends."""
         end.break_("was reset by the network")
         end.peer_end.break_("was reset by the network")
 
     def make_half_open(self, end: "SimConnection") -> None:
-        """Half-open: the connection is gone on this side, and the other side hears nothing of it."""
+        """Break a connection at this end only. The other end receives no notice of it."""
         end.peer_end.is_half_open = True
         end.break_("was lost by a box in the middle")
 
     def on_power_cut(self, machine: MachineState) -> None:
-        """A machine is off: what its kernel had not sent is gone, its peers hear nothing."""
+        """End the connections of a machine that lost power.
+
+        Unsent bytes are lost, and peers get no notice.
+        """
         for end in [end for end in self.connections.values() if end.host is machine]:
             end.end_process(0 if end.is_stuck else self.chance.randint(0, len(end.outgoing)))
         self._drop_listeners(machine)
 
     def on_kill(self, machine: MachineState) -> None:
-        """A process is gone: its kernel closes its sockets."""
+        """End the connections of a killed process, whose kernel closes its sockets."""
         for end in [end for end in self.connections.values() if end.host is machine]:
             end.end_process(len(end.outgoing))
             end.send_on_wire(FIN)
@@ -155,7 +161,7 @@ class SimNetwork:
         for address in [a for a, listener in self.listeners.items() if listener.host is machine]:
             self.listeners.pop(address).end_process()
 
-    # --- what machines use ------------------------------------------------------------------------
+    # --- calls of machines ----------------------------------------------------------------------------
 
     async def dial(self, host: MachineState, incarnation: int, address: Address) -> Connection:
         """Connect; see `Host.dial`."""
@@ -169,14 +175,16 @@ class SimNetwork:
             host.check(incarnation)
             machine = self.machines.get(address[0])
             if machine is None:
-                raise ConnectionLost(f"{address_text}: no route to host")  # nobody has this address
+                raise ConnectionLost(
+                    f"{address_text}: no route to host"
+                )  # no machine has this address
             if machine.powered and not (
                 self.is_cut(host.name, machine.name) or self.is_cut(machine.name, host.name)
             ):
                 break
             if self.simulation.now - started_at > SYN_SECONDS_MAX:
                 raise ConnectionLost(f"{address_text} did not answer for {SYN_SECONDS_MAX:g} s")
-            await trio.sleep(pause_s)  # as SYNs are sent again
+            await trio.sleep(pause_s)  # the interval of TCP's SYN retransmissions
             pause_s *= 2
         listener = self.listeners.get(address)
         if (
@@ -202,7 +210,7 @@ class SimNetwork:
             if (ip, self._last_port) not in self.listeners:
                 port = self._last_port
         if (ip, port) in self.listeners:
-            raise AddressInUse(f"{ip}:{port} is taken")
+            raise AddressInUse(f"{ip}:{port} is in use")
         listener = SimListener(self, host, incarnation, (ip, port))
         self.listeners[ip, port] = listener
         return listener
@@ -224,7 +232,7 @@ class SimNetwork:
         return near, far
 
     def random_latency_s(self) -> float:
-        """How long the next piece is on its way, seconds."""
+        """Return the random travel time of the next piece in seconds."""
         faults, rng = self.faults, self.chance
         is_slow = faults.slow_chance and rng.random() < faults.slow_chance
         low, high = faults.slow_s if is_slow else faults.latency_s
@@ -246,7 +254,7 @@ class SimListener:
         self._closed = False
 
     def add_connection(self, end: "SimConnection") -> None:
-        """A connection was made to here."""
+        """Queue a new connection for `accept`."""
         self.backlog.append(end)
         self._accept_wait.wake()
 
@@ -256,13 +264,13 @@ class SimListener:
         while True:
             self.host.check(self._incarnation)
             if self._closed:
-                raise ConnectionLost(f"{self.address[0]}:{self.address[1]} listens no more")
+                raise ConnectionLost(f"{self.address[0]}:{self.address[1]} is closed")
             if self.backlog:
                 return self.backlog.popleft()
             await self._accept_wait.wait()
 
     def close(self) -> None:
-        """Stop listening; who was not accepted yet is reset. Idempotent."""
+        """Stop listening and reset connections that were not accepted. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -273,13 +281,13 @@ class SimListener:
         self._accept_wait.wake()
 
     def end_process(self) -> None:
-        """The process is gone."""
+        """End the listener, because its process ended."""
         self._closed = True
         self._accept_wait.wake(HostDown())
 
 
 class EndState(Enum):
-    """Whether an end can still be used, and why not."""
+    """Whether an end of a connection is usable, and the reason if not."""
 
     OPEN = 0
     CLOSED = 1
@@ -288,7 +296,7 @@ class EndState(Enum):
 
 
 class SimConnection:
-    """One end of a stream. See `runtime.host.Connection`."""
+    """One end of a stream; see `Connection` in ``runtime/interfaces/host.py``."""
 
     peer_end: "SimConnection"
 
@@ -301,28 +309,32 @@ class SimConnection:
         self.host = host
         self.incarnation = host.incarnation
         self.is_dialer = False
-        """This end made the connection."""
+        """Whether this end made the connection."""
         self.outgoing: deque[bytes] = deque()
-        """On the way to the other end, in order; an empty one says that no more comes."""
+        """Pieces on the way to the other end, in order. An empty piece (`FIN`) ends the stream."""
         self.is_half_open = False
-        """What is sent here vanishes (half-open)."""
+        """Whether bytes sent from here are silently lost (half-open connection)."""
         self._network = network
         self._state = EndState.OPEN
         self._closed_reason = ""
         self._inbox = bytearray()
         self._has_fin = False
         self._unread_by_peer = 0
-        """Bytes sent that the far end has not taken yet."""
+        """Bytes sent that the other end has not received yet."""
         self._last_arrival = 0.0
         self.is_stuck = False
         self._stuck_since = 0.0
         self._read_wait = ParkingSpace()
         self._write_wait = ParkingSpace()
 
-    # --- what the process uses --------------------------------------------------------------------
+    # --- calls of the process -------------------------------------------------------------------------
 
     async def receive_into(self, *buffers: memoryview) -> int:
-        """Fill the buffers with what has arrived; 0: the peer has closed. Raises `ConnectionLost`."""
+        """Fill the buffers with bytes that have arrived. Raises `ConnectionLost`.
+
+        Returns:
+            The number of bytes, or 0 if the peer has closed the connection.
+        """
         if self._inbox or self._has_fin or self._state is not EndState.OPEN:
             await trio.lowlevel.checkpoint()
         while self._state is EndState.OPEN and not self._inbox and not self._has_fin:
@@ -348,7 +360,10 @@ class SimConnection:
         return filled
 
     def try_send(self, buffers: Sequence[Buffer]) -> int:
-        """Hand over what the connection takes now. Raises `ConnectionLost`."""
+        """Send as many bytes as the connection accepts now, and return their number.
+
+        Raises `ConnectionLost`.
+        """
         if self._state is not EndState.OPEN:
             raise self._error()
         faults, rng = self._network.faults, self._network.chance
@@ -387,7 +402,7 @@ class SimConnection:
         return len(data)
 
     async def wait_writable(self) -> None:
-        """Return when `try_send` may take bytes again. Raises `ConnectionLost`."""
+        """Wait until `try_send` may accept bytes again. Raises `ConnectionLost`."""
         if self._state is not EndState.OPEN or self._is_writable():
             await trio.lowlevel.checkpoint()
         while self._state is EndState.OPEN and not self._is_writable():
@@ -396,7 +411,7 @@ class SimConnection:
             raise self._error()
 
     def close(self) -> None:
-        """Close now. Idempotent. With unread bytes here, the peer gets a reset (as TCP does)."""
+        """Close now. If unread bytes are left here, the peer gets a reset, as in TCP. Idempotent."""
         if self._state is not EndState.OPEN:
             return
         self._state, self._closed_reason = EndState.CLOSED, "was closed here"
@@ -416,10 +431,10 @@ class SimConnection:
             return HostDown()
         return ConnectionLost(f"the connection to {self.peer} {self._closed_reason}")
 
-    # --- what the network does --------------------------------------------------------------------
+    # --- calls of the network -------------------------------------------------------------------------
 
     def send_on_wire(self, data: bytes) -> None:
-        """Send bytes, or the end, on their way."""
+        """Schedule the delivery of bytes, or of `FIN`."""
         if self.is_half_open:
             return
         network = self._network
@@ -431,7 +446,7 @@ class SimConnection:
         network.simulation.call_at(arrival, self._deliver)
 
     def _deliver(self) -> None:
-        """The next piece arrives, if the way is open."""
+        """Deliver the next piece, unless its direction is cut or the receiver has no power."""
         if not self.outgoing or self.is_stuck:
             return
         network, receiver = self._network, self.peer_end
@@ -465,7 +480,7 @@ class SimConnection:
         receiver._read_wait.wake()
 
     def retransmit(self) -> None:
-        """Try again what was stuck."""
+        """Retry the delivery of stuck bytes."""
         if not self.is_stuck:
             return
         self.is_stuck = False
@@ -485,7 +500,7 @@ class SimConnection:
         self._network.stuck_connections.pop(self.serial, None)
 
     def break_(self, reason: str) -> None:
-        """The connection is broken at this end."""
+        """Break the connection at this end."""
         if self._state is not EndState.OPEN:
             return
         self._state, self._closed_reason = EndState.BROKEN, reason
@@ -493,7 +508,10 @@ class SimConnection:
         self._end_here(None)
 
     def end_process(self, pieces_kept: int) -> None:
-        """The process is gone; of what it sent the first ``keep`` pieces are on the wire already."""
+        """End the connection because its process ended.
+
+        The first ``pieces_kept`` unsent pieces are still sent.
+        """
         if self._state is EndState.OPEN:
             self._state = EndState.DOWN
         while len(self.outgoing) > pieces_kept:
@@ -512,7 +530,10 @@ class SimConnection:
 
 
 class ParkingSpace:
-    """Where one task waits, until it is woken with nothing or with an error; a wait makes no object."""
+    """The place where one task waits until it is woken, normally or with an error.
+
+    A wait allocates no object.
+    """
 
     __slots__ = ("_task",)
 
@@ -520,8 +541,8 @@ class ParkingSpace:
         self._task: trio.lowlevel.Task | None = None
 
     async def wait(self) -> None:
-        """Wait until `wake` is called. Raises what it is called with."""
-        assert self._task is None, "one task a direction"
+        """Wait until `wake` is called. Raises the error passed to it."""
+        assert self._task is None, "only one task may wait per direction"
         self._task = trio.lowlevel.current_task()
 
         def abort(_: object) -> trio.lowlevel.Abort:
@@ -531,7 +552,7 @@ class ParkingSpace:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def wake(self, error: BaseException | None = None) -> None:
-        """Let the task go on, if there is one."""
+        """Resume the waiting task, if there is one."""
         task, self._task = self._task, None
         if task is not None:
             if error is None:

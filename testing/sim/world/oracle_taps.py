@@ -1,4 +1,5 @@
-"""Connects the oracles of verify/ to a simulated network, its disks and its nodes' state machines."""
+"""Connect the oracles of `testing/verify` to the network, the disks and the nodes' state machines of a
+run."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,11 +20,11 @@ from .scheduler import Simulation
 from .sim_host import SimHost
 
 OnApplied = Callable[[int, bytes, CommandResult, tuple[WatchEvent, ...], int], None]
-"""Log index, command, what came of it, what it changed, and the revision after it."""
+"""Called with the log index, the command, its result, the changes and the revision after them."""
 
 
 class Oracles:
-    """All oracles of one run: a `Tap` of its network and a `DiskWatcher` of its disks."""
+    """All oracles of one run. They are a `Tap` of its network and a `DiskWatcher` of its disks."""
 
     def __init__(self, simulation: Simulation, *, ack_quorum: int = 2) -> None:
         def fail(message: str) -> None:
@@ -32,16 +33,16 @@ class Oracles:
         self.bookies = BookieOracle(fail, ack_quorum=ack_quorum)
         self.metadata = MetadataOracle(fail)
         self.on_applied: list[OnApplied] = []
-        """Told of each command that a node's state takes, and of what it did."""
+        """Called for each command that a node's state machine applies, with its effects."""
         self.recovered_ledgers: dict[int, None] = {}
-        """Ledgers that somebody else than their writer closes."""
+        """Ledgers that a recovering client, and not their writer, closes."""
         self._node_kinds: dict[str, str] = {}
         self._links: dict[int, Any] = {}
         self._arrived_cutters: dict[int, FrameCutter] = {}
         self._sent_cutters: dict[int, FrameCutter] = {}
 
     def add_machine(self, host: SimHost, kind: str) -> None:
-        """Watch a machine: a ``bookie`` or a ``metadata`` node."""
+        """Observe a machine. ``kind`` is ``bookie`` or ``metadata``."""
         self._node_kinds[host.name] = kind
         for disk in host.devices():
             disk.watchers.append(self)
@@ -82,7 +83,7 @@ class Oracles:
 
     @contextmanager
     def observe_state_machines(self) -> Iterator[None]:
-        """See every command that a node's state machine takes."""
+        """Observe each command that a node's state machine applies, within the `with` block."""
         original = KeyValueState.apply
         oracle = self.metadata
 
@@ -103,7 +104,8 @@ class Oracles:
                 if event.kind == "put" and event.item.key.startswith(b"ledger/"):
                     record = LedgerMetadata.decode(event.item.key, event.item.value)
                     if record.state is LedgerState.DELETING:
-                        # From here on a bookie may deny it, and must some day; a to-do alone says nothing.
+                        # From now on bookies may deny the ledger, and finally must. A purge task alone
+                        # permits nothing.
                         self.bookies.denied_ledgers[record.ledger_id] = None
                     elif record.state is LedgerState.IN_RECOVERY:
                         self.recovered_ledgers[record.ledger_id] = None

@@ -1,14 +1,14 @@
-"""One virtual run: a seed decides time, order and chance, and the real world stays outside.
+"""One virtual run: a seed determines time, order and randomness, and the real machine is not used.
 
-- trio's clock is a `MockClock` whose methods are re-wired: when nothing can run, time jumps exactly to
-  the next deadline or event, never by a float's drift. Events (deliveries, finished syncs) live on a heap
-  of their own and need no task.
-- trio's scheduler is seeded through two private names (`_ALLOW_DETERMINISTIC_SCHEDULING` and `_r`, its own
-  hook for Hypothesis); `check_trio` fails loudly when a release moves what is touched here.
-- The run queue is ours (`machine_state.py`), so that the tasks of a stalled node can be held, and so that a
-  loop that spins without letting time pass is seen (H43).
-- The real machine is behind a wall (`isolation_guard.py`).
-- Nothing runnable and nothing to come is a deadlock, and a failure.
+- Trio's clock is a `MockClock` with replaced methods. When no task can run, time jumps exactly to the next
+  deadline or event, without float drift. Events (deliveries, finished syncs) are on a separate heap and need
+  no task.
+- Trio's scheduler is seeded through two private names (`_ALLOW_DETERMINISTIC_SCHEDULING` and `_r`, its hook
+  for Hypothesis). `check_trio` fails clearly if a release of Trio changes the internals that are used here.
+- The run queue is replaced (`machine_state.py`), so that the tasks of a stalled node can be held, and a loop
+  that spins without passing time is detected (H43).
+- Calls to the real machine raise an error (`isolation_guard.py`).
+- A state without runnable tasks and pending events is a deadlock, which is a failure.
 
 The trace hash covers every delivery and disk step (`hash_step`) and every event (`note`).
 """
@@ -32,7 +32,7 @@ from .isolation_guard import walled_off
 from .machine_state import RunQueue, none_stalled
 
 STEPS_PER_SECOND_MAX = 300_000
-"""Task steps in one virtual second; a busy cluster of ten nodes needs a few thousand."""
+"""Limit of task steps in one virtual second. A busy cluster of ten nodes needs a few thousand."""
 IDLE_ROUNDS_MAX = 3
 EPOCH_S = 1_700_000_000.0
 """The wall clock at virtual time 0, seconds since 1970."""
@@ -41,19 +41,19 @@ T = TypeVar("T")
 
 
 class Deadlock(Exception):
-    """Nothing runnable, and nothing that would come."""
+    """No task is runnable, and no event is pending."""
 
 
 class OutOfTime(Exception):
-    """The virtual time of the run is used up: something waits for ever."""
+    """The virtual time of the run is used up, because some wait never ends."""
 
 
 class BusyLoop(Exception):
-    """A task goes round and round without letting time pass."""
+    """A task loops without letting time pass."""
 
 
 def check_trio() -> None:
-    """Raise `RuntimeError` where trio does not have what this module touches."""
+    """Raise `RuntimeError` if this Trio release lacks internals that this module uses."""
     runner_fields = getattr(trio_run.Runner, "__annotations__", {})
     problems = [
         name
@@ -72,13 +72,13 @@ def check_trio() -> None:
         if not is_present
     ]
     if problems:
-        raise RuntimeError(f"trio has no {', '.join(problems)} any more")
+        raise RuntimeError(f"trio no longer has {', '.join(problems)}")
 
 
 class Simulation:
-    """One run from one seed. ``run`` may be called once.
+    """One run from one seed. `run` may be called once.
 
-    ``failures`` holds what went wrong, first cause first; `run` itself raises only what ``main`` raised.
+    ``failures`` holds the failures, the first cause first. `run` itself raises only errors of ``main``.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class Simulation:
         self.failures: list[BaseException] = []
         self.trace: list[str] | None = [] if keep_trace else None
         self.is_ending = False
-        """The run is over: what ends now is no failure."""
+        """Whether the run has ended. Later errors are no failures."""
         self.steps = 0
         self.main_lasted_s = 0.0
-        """Virtual seconds until ``main`` was done."""
+        """Virtual seconds until ``main`` returned."""
         self.events = 0
         self._hash = hashlib.blake2b(digest_size=16)
         self._step_hash = 0
@@ -117,14 +117,20 @@ class Simulation:
         ):
             setattr(clock, name, method)
 
-    # --- chance and trace -------------------------------------------------------------------------
+    # --- randomness and trace ---------------------------------------------------------------------
 
     def chance(self, stream: str) -> random.Random:
-        """A generator of its own for ``stream``: a draw more in one does not shift the others."""
+        """Return a separate random generator for ``stream``.
+
+        More draws in one stream do not shift the others.
+        """
         return random.Random(f"{self.seed}/{stream}")
 
     def note(self, *parts: object) -> None:
-        """An event: into the hash, and into the trace where it is kept. Parts must print the same always."""
+        """Add an event to the trace hash, and to the trace if it is kept.
+
+        The text of the parts must be the same in each run of the seed.
+        """
         line = f"{self.now:.9f} " + " ".join(map(str, parts))
         self._hash.update(line.encode() + b"\n")
         self.events += 1
@@ -132,14 +138,14 @@ class Simulation:
             self.trace.append(line)
 
     def hash_step(self, first: int, second: int) -> None:
-        """A step too frequent for a line: its time and two numbers go into the hash."""
+        """Add a step to the trace hash only, because it is too frequent for a trace line."""
         self._step_hash = hash(
             (self._step_hash, self.now, first, second)
-        )  # of numbers only: no hash seed
+        )  # only numbers: the hash does not depend on PYTHONHASHSEED
 
     @property
     def trace_hash(self) -> str:
-        """What two runs of one seed must agree on."""
+        """The hash that two runs of one seed must have in common."""
         digest = self._hash.copy()
         digest.update(str(self._step_hash).encode())
         return digest.hexdigest()
@@ -147,16 +153,19 @@ class Simulation:
     # --- events -----------------------------------------------------------------------------------
 
     def call_at(self, when: float, call: Callable[..., None], *args: Any) -> None:
-        """Call at virtual time ``when``; equal times in the order they were asked for."""
+        """Call at virtual time ``when``.
+
+        Calls at equal times run in the order in which they were scheduled.
+        """
         self._sequence += 1
         heapq.heappush(self._heap, (when, self._sequence, call, args))
 
     def call_after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
-        """Call ``delay_s`` from now."""
+        """Call after ``delay_s`` virtual seconds."""
         self.call_at(self.now + delay_s, call, *args)
 
     def fail(self, error: BaseException) -> None:
-        """Record what must not happen, and stop the world."""
+        """Record a failure and end the run."""
         if self.is_ending:
             return
         self.failures.append(error)
@@ -165,25 +174,25 @@ class Simulation:
         self.stop()
 
     def stop(self) -> None:
-        """End the run: everything is cancelled."""
+        """End the run by cancelling all tasks."""
         if self._root is not None:
             self._root.cancel()
 
     def release_stalled(self) -> None:
-        """Look again at the tasks that were held: a machine is no longer stalled."""
+        """Reconsider the held tasks, because a machine is no longer stalled."""
         if self._queue is not None:
             self._queue.release()
 
     @property
     def nursery(self) -> trio.Nursery:
-        """Where machines live."""
+        """The nursery of the machines' processes."""
         assert self._nursery is not None, "the run has not begun"
         return self._nursery
 
     # --- the run ----------------------------------------------------------------------------------
 
     def run(self, main: Callable[["Simulation"], Awaitable[T]]) -> T | None:
-        """Run ``main`` to its end or to the first failure (then None)."""
+        """Run ``main`` to its end or to the first failure. Return its result, or None after a failure."""
         result: list[T] = []
 
         async def root() -> None:
@@ -194,7 +203,7 @@ class Simulation:
                         result.append(await main(self))
                     if time_limit.cancelled_caught:
                         self.fail(
-                            OutOfTime(f"not done after {self.virtual_seconds_max:g} virtual s")
+                            OutOfTime(f"not finished after {self.virtual_seconds_max:g} virtual s")
                         )
                     self.is_ending = True
                     self.main_lasted_s = self.now
@@ -210,7 +219,7 @@ class Simulation:
         return result[0] if result and not self.failures else None
 
     def _jump(self) -> None:
-        """trio found nothing to run: go to the next deadline or event."""
+        """Jump to the next deadline or event. Trio calls this when no task can run."""
         heap = self._heap
         next_deadline = trio_run.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
         now = min(next_deadline, heap[0][0] if heap else math.inf)
@@ -232,15 +241,16 @@ class Simulation:
 
     def _idle(self) -> None:
         self._idle_jumps += 1
-        self._poll_real_io = True  # at its end trio wakes itself through a socket pair
+        self._poll_real_io = True  # when a run ends, trio wakes itself through a socket pair
         if self._idle_jumps == IDLE_ROUNDS_MAX:
             self.fail(Deadlock("nothing runnable, no deadline, no event"))
             self.stop()
         elif self._idle_jumps > 3 * IDLE_ROUNDS_MAX:
-            raise Deadlock("a task does not let itself be cancelled and waits for nothing")
+            raise Deadlock("a task ignores its cancellation and waits for no event")
 
     def count_steps(self, tasks: "deque[Any]") -> None:
-        """Called with each batch of runnable tasks."""
+        """Count the task steps of a batch of runnable tasks, and fail the run if there are too many per
+        second."""
         count = len(tasks)
         self.steps += count
         self._second_steps += count
@@ -256,7 +266,7 @@ class Simulation:
 
 
 class _Wiring(trio.abc.Instrument):
-    """Puts our queue and our silence into the run before it begins."""
+    """Installs the run queue and the I/O manager before the run begins."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -268,7 +278,7 @@ class _Wiring(trio.abc.Instrument):
 
 
 class _NoIo:
-    """Stands before trio's epoll: there is nothing real to wait for."""
+    """Replaces trio's epoll, because there is no real I/O to wait for."""
 
     def __init__(self, real: Any, simulation: Simulation) -> None:
         self._real = real
@@ -286,14 +296,14 @@ class _NoIo:
 
 @contextlib.contextmanager
 def _seeded(simulation: Simulation) -> Iterator[None]:
-    """Seed trio's scheduler, and hold the garbage collector."""
+    """Seed trio's scheduler and stop the garbage collector."""
     trio_module: Any = trio_run
     rng = trio_run._r
     state, deterministic = rng.getstate(), trio_module._ALLOW_DETERMINISTIC_SCHEDULING
     trio_module._ALLOW_DETERMINISTIC_SCHEDULING = True
     rng.seed(f"{simulation.seed}/trio")
     collecting = gc.isenabled()
-    gc.disable()  # its moments depend on what ran before, and finalizers must not run in a seed
+    gc.disable()  # its timing depends on earlier runs, and finalizers must not run within a seed
     try:
         yield
     finally:

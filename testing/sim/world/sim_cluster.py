@@ -1,7 +1,7 @@
-"""A whole cluster on simulated machines: the nodes of cluster/nodes.py, and clients through the public API.
+"""A whole cluster on simulated machines: the nodes of ``cluster/nodes.py``, and clients of the public API.
 
-A supervisor starts again what ended by itself, as `dlog local --restart` does. Who listens where can change
-between two starts: bookies swap addresses (H6), for an id lives with its disk and an address does not.
+A supervisor restarts nodes that ended, as `dlog local --restart` does. Addresses can change between two
+starts: bookies can swap theirs (H6), because a bookie ID belongs to its disk and an address does not.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,16 +35,16 @@ PORT = 4181
 ROLES = {
     "m": "metadata", "b": "bookie", "c": "client", "w": WRITE_PROXY, "r": READ_PROXY, "x": "client",
 }  # fmt: skip
-"""By the first letter of a machine's name."""
+"""The role of a machine, by the first letter of its name."""
 METADATA_TIMEOUT_S = 10.0
 PATH = "sim"
-"""Of the namespace."""
+"""The path of the namespace."""
 RESTART_S = (0.05, 1.0)
-"""A node that ended by itself is started again after so long."""
+"""Range of the delay after which a node that ended is restarted."""
 
 
 class SimObserver(Tap, DiskWatcher, Protocol):
-    """Sees wires and disks."""
+    """Observes connections and disks."""
 
 
 ClientMain = Callable[[Namespace, Host], Awaitable[None]]
@@ -52,7 +52,7 @@ ClientMain = Callable[[Namespace, Host], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many of what, and how each is configured."""
+    """The numbers of nodes and clients, and their configuration."""
 
     metadata_nodes: int = 3
     bookies: int = 4
@@ -72,19 +72,21 @@ class Shape:
     audit_every_s: float = 5.0
     purge_grace_s: float = 3.0
     racks: tuple[str, ...] = ()
-    """Where the bookies stand, one after the other; none: nowhere that is known."""
+    """Racks, assigned to the bookies in rotation. If empty, bookies have no rack."""
     enforced: bool = False
-    """Rather no new ledger than one in a single rack."""
+    """Whether new ledgers must span racks: creating one in a single rack then fails."""
     disk_bytes: int = 1 << 28
     others: int = 0
-    """Machines of clients that do not do the workload's work."""
+    """The number of additional client machines without a part in the workload."""
     certificates: Mapping[str, str] = field(default_factory=dict)
-    """Whose a client's machine has, by its name: ``c1`` to ``user/app``. With any of them all nodes have
-    their own, and take nobody without one."""
+    """The principal in the certificate of each client machine, for example ``c1`` to ``user/app``. If there
+    are
+    any, all nodes have certificates, too, and reject peers without one."""
 
 
 class SimCluster:
-    """The machines of one run, by name: ``m1``…, ``b1``…, ``c1``…, proxies: ``w1``…, ``r1``…, and ``x1``…"""
+    """The machines of one run by name: ``m1`` …, ``b1`` …, ``c1`` …, proxies ``w1`` …, ``r1`` …, others
+    ``x1`` …"""
 
     def __init__(
         self,
@@ -159,19 +161,19 @@ class SimCluster:
         self.oracles.add_machine(host, kind)
 
     def address_of(self, name: str) -> Address:
-        """Where that node listens now, or did last."""
+        """Return the address on which a node listens, or listened last."""
         return self._address_by_machine[name]
 
     def role_of(self, name: str) -> str:
-        """``metadata``, ``bookie``, ``client``, ``write-proxy`` or ``read-proxy``."""
+        """Return ``metadata``, ``bookie``, ``client``, ``write-proxy`` or ``read-proxy``."""
         return ROLES[name[0]]
 
     def is_ready(self, name: str) -> bool:
-        """Has the present life of this node come so far?"""
+        """Return whether the present process of this node serves."""
         return self.ready.get(name, False)
 
     def watch(self, watcher: SimObserver) -> None:
-        """Show it everything on the wire, and what the nodes' disks do."""
+        """Let an observer see all bytes on the network and all changes on the nodes' disks."""
         self.network.taps.append(watcher)
         for name in self.storage:
             for disk in self.machines[name].devices():
@@ -179,12 +181,12 @@ class SimCluster:
 
     @property
     def uri(self) -> str:
-        """Where clients find the quorum."""
+        """The URI for direct clients."""
         return f"distributedlog://{self._address_list(self.metadata)}/{PATH}"
 
     @property
     def proxied_uri(self) -> str:
-        """Where they find the proxies."""
+        """The URI for clients that use proxies."""
         return f"distributedlog+proxy://{self._address_list(self.proxies)}/{PATH}"
 
     def _address_list(self, names: list[str]) -> str:
@@ -195,34 +197,34 @@ class SimCluster:
 
     @property
     def nodes(self) -> list[str]:
-        """Everything but the clients."""
+        """All machines except clients."""
         return self.storage + self.proxies
 
     @property
     def storage(self) -> list[str]:
-        """What has disks."""
+        """The nodes with disks."""
         return self.metadata + self.bookies
 
     @property
     def proxies(self) -> list[str]:
-        """Of both kinds."""
+        """The proxies of both kinds."""
         return self.write_proxies + self.read_proxies
 
     # --- nodes ------------------------------------------------------------------------------------
 
     def start(self, name: str) -> None:
-        """Start a node that does not run."""
+        """Start a node that is not running."""
         self.ready[name] = False
         self.machines[name].start(self._main_by_machine[name])
 
     def start_all(self) -> None:
-        """Start every node that does not run."""
+        """Start every node that is not running."""
         for name in self.nodes:
             if not self.machines[name].state.running:
                 self.start(name)
 
     async def supervise(self) -> None:
-        """Start again what ended by itself, until cancelled."""
+        """Restart nodes that ended without a kill or power cut, until cancelled."""
         while True:
             await trio.sleep(self._rng.uniform(*RESTART_S))
             for name in self.nodes:
@@ -241,7 +243,7 @@ class SimCluster:
         await self._all_ready.wait()
 
     def swap_addresses(self, first: str, second: str) -> None:
-        """From their next start on each of two bookies, both down now, listens where the other did (H6)."""
+        """Swap the addresses of two bookies, both of which are down, for their next start (H6)."""
         self._address_by_machine[first], self._address_by_machine[second] = (
             self._address_by_machine[second],
             self._address_by_machine[first],
@@ -298,7 +300,7 @@ class SimCluster:
     # --- clients ----------------------------------------------------------------------------------
 
     def client_config(self, name: str) -> dict[str, Any]:
-        """The options of `open_namespace` on a machine."""
+        """Return the options of `open_namespace` on a machine."""
         ensemble_size, write_quorum, ack_quorum = self.shape.quorums
         return {
             "owner": name,
@@ -316,9 +318,12 @@ class SimCluster:
         proxied: bool = False,
         credentials: Credentials | None = None,
     ) -> None:
-        """Run ``main`` with a namespace on a client's machine; it opens the namespace until it can.
+        """Run ``main`` with a namespace on a client machine. Opening the namespace is retried until it
+        succeeds.
 
-        ``shows``: what it proves who it is with, where that is not its certificate.
+        Args:
+            proxied: Use the proxies instead of a direct URI.
+            credentials: The client's credentials, if they differ from the machine's certificate.
         """
         uri = self.proxied_uri if proxied else self.uri
 
@@ -340,18 +345,18 @@ class SimCluster:
         self.machines[name].start(run)
 
     def start_bare_machine(self, name: str, main: Callable[[Host], Awaitable[None]]) -> None:
-        """Run ``main`` on a client's machine, with nothing but the machine."""
+        """Run ``main`` on a client machine without a namespace."""
         self._main_by_machine[name] = main
         self.machines[name].start(main)
 
     def restart_client(self, name: str) -> None:
-        """Start a client's process again, from the beginning of its ``main``."""
+        """Start a client process again, from the beginning of its ``main``."""
         self.machines[name].start(self._main_by_machine[name])
 
-    # --- healing ----------------------------------------------------------------------------------
+    # --- end of faults ----------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """No more faults, and everything on: what works now must work."""
+        """End all faults and start all nodes. After this, every operation must succeed again."""
         self.network.heal()
         self.network.refusing_machines.clear()
         network_faults = self.network.faults
@@ -367,6 +372,6 @@ class SimCluster:
 
 
 def identity_of(principal: str) -> CertificateIdentity:
-    """A certificate of the run's one domain."""
+    """Return the certificate identity of a principal, in the only trust domain of the run."""
     kind, _, name = principal.partition("/")
     return CertificateIdentity("sim", kind, name, serial="1", ends_s=1 << 40)

@@ -1,11 +1,13 @@
 """A simulated machine: disks and addresses that outlive crashes, and a process that does not.
 
-A crash is a power cut, then a cancel: first the disks stop and a random part of what was not synced
-survives, listeners vanish, streams break; only then is the process' scope cancelled, so that ``finally``
-blocks cannot tidy up a machine that is off. Every handle checks its life and raises `HostDown`.
+A crash is a power cut followed by a cancellation. First the disks stop, a random part of the unsynced writes
+survives, listeners vanish and connections break. Only then is the scope of the process cancelled, so that
+``finally`` blocks cannot clean up on a machine that is off. Each handle checks whether its process still
+lives and otherwise raises `HostDown`.
 
-What ends a process by itself (`DiskFailed`, a broken assertion) ends its scope only. What no planted fault
-explains is a failure of the run.
+An error that ends a process (`DiskFailed`, a failed assertion) cancels only its scope. An error that no
+injected
+fault explains fails the run.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,7 +32,7 @@ Main = Callable[[Host], Awaitable[None]]
 
 
 class SimHost:
-    """One machine. ``start`` runs a process on it; at most one at a time."""
+    """One machine. `start` runs a process on it, at most one at a time."""
 
     def __init__(self, simulation: Simulation, network: SimNetwork, name: str, ip: str) -> None:
         self.simulation = simulation
@@ -41,29 +43,29 @@ class SimHost:
         self.state = MachineState(name, self._crash)
         self.wall_offset_ms = 0
         self.connections_max = 1000
-        """As `Host.connections_max`, from its next start on."""
+        """`Host.connections_max` of processes that start from now on."""
         self.ended_by: BaseException | None = None
-        """What ended the process, if not we; None while one runs."""
+        """The error that ended the process; None while one runs and after a kill or power cut."""
         self.last_end: BaseException | None = None
-        """As `ended_by`, of whichever process last ended by itself."""
+        """Like `ended_by`, but kept when the next process starts."""
         self.stalled_until = 0.0
-        """When it last stood still, and a late task of it may not have caught up."""
+        """When the last stall ended. Tasks of the machine may still be late after it."""
         self._stall_end = 0.0
         self._scope: trio.CancelScope | None = None
         network.machines[ip] = self.state
 
     def add_disk(self, role: str, disk: SimDisk) -> None:
-        """Give the machine a disk; several roles may share one."""
+        """Add a disk. Several roles may share one."""
         self.disks[role] = disk
 
     def devices(self) -> list[SimDisk]:
-        """The disks, each once."""
+        """Return the disks, each once."""
         return list(dict.fromkeys(self.disks.values()))
 
-    # --- life and death ---------------------------------------------------------------------------
+    # --- start and end ------------------------------------------------------------------------------
 
     def start(self, main: Main) -> None:
-        """Power on if need be, and run ``main`` as a new process."""
+        """Power the machine on if necessary, and run ``main`` as a new process."""
         state = self.state
         assert not state.running, f"{self.name} runs already"
         was_off = not state.powered
@@ -79,7 +81,7 @@ class SimHost:
         )
 
     def power_cut(self) -> None:
-        """The machine goes off at once. Idempotent."""
+        """Turn the machine off at once. Idempotent."""
         if not self.state.powered:
             return
         self.simulation.note("power cut", self.name, self.state.incarnation)
@@ -90,7 +92,7 @@ class SimHost:
         self._end()
 
     def kill(self) -> None:
-        """The process ends at once; the machine, and its page cache, stay. Idempotent."""
+        """End the process at once. The machine and its page cache stay. Idempotent."""
         if not self.state.running:
             return
         self.simulation.note("kill", self.name, self.state.incarnation)
@@ -101,7 +103,7 @@ class SimHost:
         self._end()
 
     def stall(self, seconds: float) -> None:
-        """Nothing of the process runs for so long: timers, deliveries, finished syncs all come late."""
+        """Stop all tasks of the process for some seconds, so that timers, deliveries and syncs are late."""
         if not self.state.running:
             return
         self._stall_end = max(self._stall_end, self.simulation.now + seconds)
@@ -112,7 +114,7 @@ class SimHost:
         self.simulation.call_at(self._stall_end, self._end_stall)
 
     def jump_clock(self, milliseconds: int) -> None:
-        """Set the wall clock forward or back; virtual time stays."""
+        """Move the wall clock of the machine. Virtual time does not change."""
         self.simulation.note("clock", self.name, milliseconds)
         self.wall_offset_ms += milliseconds
 
@@ -140,17 +142,17 @@ class SimHost:
             try:
                 await main(self.host())
                 causes: list[BaseException] = []
-            except BaseException as error:  # judged here, whatever it is
+            except BaseException as error:  # classified below
                 causes = [cause for cause in leaves(error) if not isinstance(cause, HostDown)]
                 if causes and all(isinstance(cause, trio.Cancelled) for cause in causes):
-                    return  # we, or the end of the run
+                    return  # cancelled by this class or at the end of the run
             if self.state.is_current(incarnation):
                 self._on_ended(causes)
             else:
                 self._check_dead(causes)
 
     def _on_ended(self, causes: list[BaseException]) -> None:
-        """The process ended by itself."""
+        """Clean up after a process that ended without a kill, and fail the run if no fault explains it."""
         cause = next((c for c in causes if not isinstance(c, trio.Cancelled)), None)
         self.simulation.note("ended", self.name, self.state.incarnation, type(cause).__name__)
         if self.simulation.trace is not None:
@@ -167,7 +169,7 @@ class SimHost:
                 return
 
     def _check_dead(self, causes: list[BaseException]) -> None:
-        """What a dying process raised while it unwound: only a broken assertion says something."""
+        """Check the errors that a killed process raised while it unwound. Only failed assertions count."""
         for cause in causes:
             if isinstance(cause, AssertionError):
                 self.simulation.fail(cause)
@@ -188,10 +190,10 @@ class SimHost:
         else:
             self.kill()
 
-    # --- what a process is given ------------------------------------------------------------------
+    # --- the platform of a process ------------------------------------------------------------------
 
     def host(self) -> Host:
-        """The `Host` of the present life."""
+        """Return the `Host` of the present process."""
         incarnation = self.state.incarnation
         handles = {disk: DiskHandle(disk) for disk in self.devices()}
 
@@ -217,12 +219,12 @@ class SimHost:
         )
 
     def wall_ms(self) -> int:
-        """The machine's wall clock."""
+        """Return the wall clock of the machine in milliseconds since 1970."""
         return int((EPOCH_S + self.simulation.now) * 1000) + self.wall_offset_ms
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """The exceptions inside groups, in order."""
+    """Return the exceptions inside groups, in order."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in leaves(inner)]
     return [error]
