@@ -1,14 +1,16 @@
-"""Faults from a seed, within the promise: three loops and ambushes, so that faults overlap freely.
+"""Inject random faults, chosen by the seed, within the limits of the guarantees.
 
-With one fault at a time, faults that need two (a partition around a crash) are never met. Each seed draws
-its own mix of kinds (swarm testing). The loops strike at random times, `targeted_faults.py` at moments.
+Three loops inject faults at random times, and `targeted_faults.py` at given protocol states. The loops run
+concurrently, because some failures need two faults at once, such as a partition during a crash. Each seed
+chooses its own mix of fault kinds (swarm testing).
 
-The fault atlas: data that was synced is destroyed on one bookie, the ``rotten`` one (G3: on fewer than the
-ack quorum, which is 2 or 3 here), and on no metadata node. Power cuts, kills, failed syncs and full disks
-may hit any, and all at once: what was synced survives them.
+Synced data is destroyed on one bookie only, the lossy one, and on no metadata node. G3 permits this loss on
+fewer bookies than the ack quorum, which is 2 or 3 here. Power cuts, kills, failed syncs and full disks may
+affect any node, also all at once, because synced data survives them.
 
-A new fault is a name in the ``…_KINDS`` of its loop and a method that `Nemesis._inject_faults` knows it by;
-what is to strike at moments as well is a deed of `targeted_faults.py`.
+To add a fault, add its name to the ``…_KINDS`` of its loop and its method to the table in
+`Nemesis._inject_faults`. A fault that is also injected at protocol states needs an entry in
+`targeted_faults.py`.
 """
 
 from collections import Counter
@@ -29,11 +31,11 @@ DISK_KINDS = (
 )  # fmt: skip
 FULL_LEAVES_BYTES = 64 * 1024
 REFUSALS = 5
-"""Seconds in which a bookie refuses its disks before its operator believes it."""
+"""A bookie with damaged disks is replaced after this many failed starts, checked once per second."""
 
 
 class Nemesis:
-    """What goes wrong in one run."""
+    """The faults of one run."""
 
     def __init__(self, cluster: SimCluster, rng: Random, *, writers: Sequence[str]) -> None:
         self.cluster = cluster
@@ -46,12 +48,12 @@ class Nemesis:
             kind for kind in (*MACHINE_KINDS, *NETWORK_KINDS, *DISK_KINDS) if rng.random() < 0.55
         ]
         self.is_over = False
-        """The cluster is healed: what was to be restarted later is not this object's business any more."""
+        """Whether the cluster is healed. Restarts that were scheduled earlier are then skipped."""
         self._is_wiped = False
         self._pause_s = rng.choice((3.0, 5.0, 9.0))
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Plague the cluster until cancelled."""
+        """Inject faults until cancelled."""
         for number, kinds in enumerate((MACHINE_KINDS, NETWORK_KINDS, DISK_KINDS)):
             chosen_kinds = [kind for kind in kinds if kind in self.kinds]
             if chosen_kinds:
@@ -92,7 +94,7 @@ class Nemesis:
     # --- machines ---------------------------------------------------------------------------------
 
     def restart_later(self, rng: Random, names: Sequence[str]) -> None:
-        """Power these on again after a while; a client's process starts anew."""
+        """Restart these machines after a random time. A client process starts from its beginning."""
 
         def on() -> None:
             for name in names:
@@ -115,12 +117,12 @@ class Nemesis:
         self.restart_later(rng, [name])
 
     def _crash_point(self, rng: Random) -> None:
-        """Die at some disk or network step, mostly of a bookie: between two lines of its code."""
+        """Crash a node, mostly a bookie, at one of its next disk or network steps."""
         name = rng.choice(self.cluster.nodes + self.cluster.bookies)
         self.crash_soon(rng, name, rng.randrange(1, 60), power=rng.random() < 0.7)
 
     def crash_soon(self, rng: Random, name: str, steps: int, *, power: bool) -> None:
-        """Have a machine die at a step of its disk or network, within 2 s at the latest."""
+        """Crash a machine at its ``steps``-th disk or network step, or after 2 s, and restart it later."""
         host = self.cluster.machines[name]
         host.state.crash_after(steps, power=power)
         incarnation = host.state.incarnation
@@ -129,13 +131,13 @@ class Nemesis:
             if self.is_over:
                 return
             if host.state.running and host.state.incarnation == incarnation:
-                host.kill()  # too idle to get there
+                host.kill()  # too idle to reach the step
             self.restart_later(rng, [name])
 
         self.cluster.simulation.call_after(2.0, look)
 
     def _all_crash(self, rng: Random) -> None:
-        """A coordinated power cut: of all bookies, of all metadata nodes, of everything."""
+        """Cut the power of all bookies, of all metadata nodes or of all nodes at once."""
         cluster = self.cluster
         names = rng.choice((cluster.bookies, cluster.metadata, cluster.nodes))
         for name in names:
@@ -162,7 +164,7 @@ class Nemesis:
     # --- network ----------------------------------------------------------------------------------
 
     def cut(self, rng: Random, pairs: list[tuple[str, str]], mended_after_s: float = 0.0) -> None:
-        """Cut these directions, for a drawn time if none is given."""
+        """Cut these directions for ``mended_after_s`` seconds, or for a random time if it is 0."""
         network = self.cluster.network
         fresh = [pair for pair in pairs if not network.is_cut(*pair)]
         for source, target in fresh:
@@ -186,7 +188,7 @@ class Nemesis:
         self.cut(rng, [(a, b) for a in side for b in other_nodes])
 
     def _links(self, rng: Random) -> None:
-        """Single directed links, mostly between clients and bookies: what partial partitions are."""
+        """Cut single directions, mostly between clients and bookies, as in a partial partition."""
         names = list(self.cluster.machines)
         pairs = []
         for _ in range(rng.randrange(1, 5)):
@@ -197,7 +199,8 @@ class Nemesis:
         self.cut(rng, list(dict.fromkeys(pairs)))
 
     def _cut_off(self, rng: Random) -> None:
-        """A writer from all bookies, and not from the metadata: what it has in flight ends nowhere."""
+        """Cut a writer off from all bookies, but not from the metadata nodes: its pending adds stay
+        unanswered."""
         writer = rng.choice(self._writers)
         pairs = [(writer, bookie) for bookie in self.cluster.bookies]
         if rng.random() < 0.7:
@@ -237,15 +240,19 @@ class Nemesis:
         disk.faults.failing_syncs += 1
 
     def _corrupt(self, rng: Random) -> None:
-        """Several places at once: most of a disk is not read again."""
+        """Corrupt several ranges of the journal at once, because most of a disk is not read again."""
         if self._is_wiped:
-            return  # what it held before it was wiped is lost already: that is all that may be
+            return  # the wiped data is lost already, and the guarantees permit no further loss
         self._lose_data()
         for _ in range(rng.choice((1, 5, 20))):
             self.cluster.machines[self.lossy_bookie].disks["journal"].corrupt()
 
     def lose_blocks(self, rng: Random) -> None:
-        """The newest of the journal, but for its last syncs, is not there after a power cut: limbo."""
+        """Corrupt the newest part of the journal, without the last syncs, during a power cut.
+
+        The bookie cannot prove afterwards that it has all entries of its ledgers: it starts in the limbo
+        state.
+        """
         if self._is_wiped:
             return
         host = self.cluster.machines[self.lossy_bookie]
@@ -256,7 +263,8 @@ class Nemesis:
         self.restart_later(rng, [self.lossy_bookie])
 
     def _damage_index(self, rng: Random) -> None:
-        """Seen at the next start, that its digests do not fit or that its pairs are not of one moment."""
+        """Damage the index so that the next start detects it: either its checksums or the age of its pairs
+        differ."""
         if self._is_wiped:
             return
         host = self.cluster.machines[self.lossy_bookie]
@@ -273,16 +281,16 @@ class Nemesis:
         self.cluster.oracles.bookies.lossy_bookies[self.lossy_bookie] = None
 
     def wipe_once(self, rng: Random) -> None:
-        """Once a run: the bookie that starts on the emptied disks is another one, of a new id (H6).
+        """Wipe the lossy bookie, once per run. It restarts on the empty disks with a new bookie ID (H6).
 
-        Twice would be beyond the promise: an ensemble may name both of the machine's earlier bookies.
+        A second wipe would exceed the guarantees, because one ensemble may contain both earlier bookies.
         """
         if not self._is_wiped:
             self.wipe()
             self.restart_later(rng, [self.lossy_bookie])
 
     def wipe(self) -> None:
-        """Empty the disks of the one bookie, and let it be."""
+        """Empty the disks of the lossy bookie, without a restart."""
         self._is_wiped = True
         host = self.cluster.machines[self.lossy_bookie]
         host.power_cut()
@@ -291,7 +299,7 @@ class Nemesis:
         self.cluster.oracles.bookies.forget(host.name)
 
     async def replace_damaged(self) -> None:
-        """Replace a bookie that refuses its damaged disks (docs/operate/replace-bookie.md)."""
+        """Replace the lossy bookie if it rejects its damaged disks (docs/operate/replace-bookie.md)."""
         host, refused_starts = self.cluster.machines[self.lossy_bookie], 0
         while not self._is_wiped:
             await trio.sleep(1.0)

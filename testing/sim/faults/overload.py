@@ -1,10 +1,11 @@
-"""Those who want more than their share: a greedy user, and strangers without end; and what others must keep.
+"""Clients that try to use more than their share, and checks of the share that other users must keep.
 
-The greedy one has a certificate and next to no right: it takes leases, watches, connections and the memory of
-requests until it is told that it has enough. A stranger has nothing, dials, and is silent or talks nonsense.
-`Shares` holds the nodes to what they promise the others (H216, H236): where rights are required nobody has
-more leases than his bound, and what a request of somebody else came to is remembered while it may be asked
-for again.
+The greedy user has a certificate and almost no rights. It acquires leases, watches, connections and memory
+for requests until the nodes answer `OverQuota`. Unauthenticated peers connect and send nothing or garbage.
+
+`Shares` checks the promises of the nodes to other users while authorization is enforced (H216, H236). No
+user has more leases than its limit. The result of a request of another user stays stored while the client
+may repeat the request.
 """
 
 from collections import deque
@@ -32,22 +33,26 @@ from ....runtime.protocol.handshake import Hello
 from ...verify.checks.independent_authorizer import SecondJudge
 
 CONNECTIONS_MAX = 200
-"""Of a node: a sixth for strangers, an eighth for nodes, three quarters of the rest for one address."""
+"""Limit of a node: a sixth for unauthenticated peers, an eighth for nodes, and three quarters of the rest
+for one address."""
 LEASES_MAX = 20
 WATCHES_MAX = 25
 REQUESTS_KEPT = 1024
 FRESH_S = 6.0
-"""A client may send again for so long."""
+"""How long a client may repeat a request."""
 TAKERS = 3
-"""Tasks that take leases: each asks before the others' were given."""
+"""Number of tasks that acquire leases. Each may send a request before the others' leases are granted."""
 STRANGERS = 60
-"""At each node, at a time."""
+"""Concurrent unauthenticated connections per node."""
 PATIENCE_S = 0.3
 NEVER = 1 << 62
 
 
 class Shares:
-    """Of one run, by what its nodes' states take. ``greedy``: who may be forgotten early."""
+    """Checks the shares of one run from the commands that its metadata nodes apply.
+
+    Requests of the ``greedy_user`` may be forgotten early.
+    """
 
     def __init__(
         self,
@@ -67,7 +72,7 @@ class Shares:
         self._known_requests: dict[tuple[str, int], None] = {}
         self._required_since = 0.0
         self.forgotten_requests = 0
-        """Requests of any age."""
+        """Number of requests, of any age, that dropped out of the modeled table."""
 
     def on_applied(
         self,
@@ -77,7 +82,7 @@ class Shares:
         events: tuple[WatchEvent, ...],
         revision: int,
     ) -> None:
-        """See `taps.OnApplied`; after the judge."""
+        """Apply a command to the model; see `OnApplied`. Called after the independent authorizer."""
         if index <= self._applied_index or not command:
             return
         self._applied_index = index
@@ -96,7 +101,7 @@ class Shares:
                 and self._is_required()
                 and lease_count > LEASES_MAX + TAKERS
             ):
-                self._fail(f"H236: {owner} holds {lease_count} leases, allowed are {LEASES_MAX}")
+                self._fail(f"H236: {owner} holds {lease_count} leases, the limit is {LEASES_MAX}")
         elif isinstance(decoded, RevokeLease | ExpireLease):
             self._lease_owners.pop(decoded.lease, None)
         if decoded.client and (decoded.client, decoded.request_number) not in self._known_requests:
@@ -115,17 +120,17 @@ class Shares:
         is_honest = owner.startswith("user/") and owner != self._greedy_user
         if age_s < FRESH_S and is_honest and self._is_required():
             self._fail(
-                f"H216: what request {request} of {owner} came to was forgotten {age_s:.2f} s"
-                f" after it, for others' sake"
+                f"H216: the result of request {request} of {owner} was forgotten after {age_s:.2f} s"
+                f" because of other users' requests"
             )
 
     def _is_required(self) -> bool:
-        """For as long as anything is remembered for."""
+        """Whether authorization has been enforced for longer than any request is stored."""
         return self._now() - self._required_since > 2 * FRESH_S
 
 
 class Greedy:
-    """What it does, from one machine."""
+    """The greedy user's requests from one machine."""
 
     def __init__(
         self, metadata: MetadataClient, host: Host, addresses: Callable[[], list[Address]]
@@ -136,10 +141,10 @@ class Greedy:
         self._addresses = addresses
         self._last_request = 0
         self.over_quota = 0
-        """So often it was told that it has enough."""
+        """Number of `OverQuota` errors."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Use as many resources as possible until cancelled."""
         async with trio.open_nursery() as nursery:
             for _ in range(TAKERS):
                 nursery.start_soon(self._grab_leases)
@@ -176,7 +181,7 @@ class Greedy:
             await trio.sleep(2 * PATIENCE_S)
 
     async def _flood(self) -> None:
-        """As many requests as are answered, a while on, a while off."""
+        """Send each request after the answer to the previous one, with pauses of random length."""
         client = f"{self._rng.getrandbits(63):016x}"
         number = 0
         while True:
@@ -206,7 +211,7 @@ class Greedy:
 
 
 async def flood(host: Host, addresses: Callable[[], list[Address]]) -> None:
-    """A stranger's main: dial all nodes without end, say nothing or nonsense, go away late."""
+    """Run an unauthenticated peer: connect to all nodes, send nothing or garbage, and disconnect late."""
     async with trio.open_nursery() as nursery:
         for number in range(len(addresses())):
             for _ in range(STRANGERS):

@@ -1,8 +1,8 @@
-"""Smaller bounds for a run, so that what happens once a day in reality happens in half a minute.
+"""Smaller limits for a run, so that events of a day in production occur within half a minute.
 
-Snapshots of the metadata state, followers that need one, watches older than the kept history,
-request ids that are forgotten: none of them is met with production's bounds. All nodes of a run get
-the same ones, as all nodes of a cluster run one version.
+Examples are snapshots of the metadata state, followers that need one, watches that start before the kept
+history, and forgotten request IDs. None of them occurs in a run with the limits of production. All nodes
+of a run have the same limits, as all nodes of a cluster run one version.
 """
 
 from collections.abc import Iterator
@@ -21,20 +21,20 @@ from ..world.bug_injection import planted
 
 @dataclass(frozen=True, slots=True)
 class TuningOverrides:
-    """Production's, where nothing is said."""
+    """The limits of a run. The defaults are those of production."""
 
     snapshot_entries: int = replica.SNAPSHOT_ENTRIES
     """Commands between two snapshots of the metadata state."""
     history_bytes: int = 8 * 1024 * 1024
-    """Changes kept for watches."""
+    """Size of the changes that are kept for watches."""
     lag_entries_max: int = 10_000
-    """A follower that is further behind gets a snapshot."""
+    """A follower that is further behind receives a snapshot."""
     retention_rescan_s: float = retention.RESCAN_S
-    """Between two reads of all settings by the bookie that is elected for retention."""
+    """Seconds between two reads of all settings by the bookie that is elected for retention."""
 
 
 def draw_bounds(rng: Random) -> TuningOverrides:
-    """Production's in half of the seeds."""
+    """Return the limits of production in half of the seeds, and smaller ones in the others."""
     if rng.random() < 0.5:
         return TuningOverrides()
     return TuningOverrides(
@@ -46,7 +46,7 @@ def draw_bounds(rng: Random) -> TuningOverrides:
 
 @contextmanager
 def bounded(overrides: TuningOverrides) -> Iterator[None]:
-    """Run with these bounds."""
+    """Apply these limits within the `with` block."""
     raft = RaftOptions(lag_entries_max=overrides.lag_entries_max)
     with planted(
         [

@@ -1,8 +1,8 @@
-"""Faults by state: waits for a moment (`trigger_points.py`), then crashes, cuts or loses the answer exactly
-there.
+"""Inject faults at given protocol states, which `trigger_points.py` detects.
 
-A seed draws some kinds of moments and lies in wait for one of each at a time: for the next, or for a later
-one. What is done there is drawn too, and kept within the promise as everything that the nemesis does.
+A seed chooses some kinds of trigger points. For each of them it arms one fault at a time, for the next
+occurrence or for a later one. The fault is random too, and stays within the guarantees like all faults of
+the nemesis.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,18 +15,18 @@ from .nemesis import Nemesis
 from .trigger_points import AT_PROXIES, KINDS, MESSAGES, REQUESTS, STEPS
 
 KINDS_DRAWN = (6, 12, 20)
-"""So often a kind is drawn for a seed, those of `WORST` more readily."""
+"""Number of random draws of trigger kinds for a seed. Kinds in `WORST` are more likely."""
 WORST = (
     "ensemble change", "close", "recovery begun", "segment registered", "swap", "snapshot chunk",
     "checkpoint", "first file of a start", "first checkpoint of a start", "journal roll",
 )  # fmt: skip
-"""Where order matters most."""
+"""Trigger points at which the order of steps matters most."""
 DELAYS_S = (0.0, 0.0, 0.0003, 0.002, 0.02)
-"""From the moment to the fault: the request is on its way for 0.1 to 1 ms, or 20."""
+"""Seconds from the trigger point to the fault. A message travels for 0.1 to 1 ms, or for up to 20 ms."""
 WAITS_S = (0.2, 1.0, 3.0)
-"""Mean time between two ambushes that are laid."""
+"""Mean seconds until another fault is armed."""
 STRIKES_MAX = 14
-"""In one seed: it must still get some work done."""
+"""Limit of targeted faults per seed, so that the cluster still makes progress."""
 
 REQUEST_DEEDS = (
     "kill", "power cut", "crash point", "power cut of the asked", "crash point of the asked",
@@ -45,25 +45,25 @@ STEP_DEEDS = (
 PROXY_DEEDS = (
     "kill", "kill", "crash point", "answers lost", "cut off", "cut off", "reset", "stall", "stall",
 )  # fmt: skip
-"""To the proxy itself; it has no disk."""
+"""Faults of the proxy itself, which has no disk."""
 OFTEN = (
     "entry durable", "frames answered", "range read", "entries sent", "log changed under a feed",
 )  # fmt: skip
-"""Hundreds in a seed: more of them pass unharmed."""
+"""Trigger points that occur hundreds of times per seed. More of their occurrences are skipped."""
 OFTEN_SKIPPED_MAX = 200
 RARE = ("lose blocks", "wipe")
-"""What destroys synced data, on the one bookie that may lose it."""
+"""Faults that destroy synced data, on the lossy bookie only."""
 
 
 @dataclass(slots=True)
 class _Ambush:
     fault: str
     skip: int
-    """So many more moments pass unharmed."""
+    """How many more occurrences pass without a fault."""
 
 
 class TargetedFaults:
-    """Lies in wait in one run."""
+    """The targeted faults of one run."""
 
     def __init__(self, nemesis: Nemesis, rng: Random) -> None:
         self._nemesis = nemesis
@@ -98,16 +98,18 @@ class TargetedFaults:
             "lose blocks": lambda actor, asked: nemesis.lose_blocks(rng),
             "wipe": lambda actor, asked: nemesis.wipe_once(rng),
         }
-        for kind in self._triggers:  # what is rare would have no strike left
+        for kind in (
+            self._triggers
+        ):  # armed at the start, because rare kinds could otherwise miss the limit
             if kind in AT_PROXIES and kind not in OFTEN:
                 self._lay_ambush(kind)
-        if rng.random() < 0.3:  # the very first start, too
+        if rng.random() < 0.3:  # the first start of the nodes, too
             for kind in self._triggers:
                 if kind in STEPS or kind == "bookie registered":
                     self._lay_ambush(kind)
 
     async def run(self) -> None:
-        """Lay ambushes until cancelled."""
+        """Arm faults until cancelled or until the limit is reached."""
         while self._strike_count < STRIKES_MAX:
             unused_triggers = [kind for kind in self._triggers if kind not in self._ambushes]
             if unused_triggers:
@@ -127,7 +129,10 @@ class TargetedFaults:
         self._ambushes[trigger] = _Ambush(rng.choice(fault_names), skip)
 
     def on_trigger(self, trigger: str, actor: str, peer: str) -> None:
-        """See `moments.OnMoment`. What is done is done a little later: this is called out of a send."""
+        """Schedule the armed fault of a trigger; see `OnMoment`.
+
+        The fault follows a little later, because this method is called while a message is sent.
+        """
         ambush = self._ambushes.get(trigger)
         if ambush is None or self._nemesis.is_over:
             return
@@ -148,7 +153,7 @@ class TargetedFaults:
         self._cluster.simulation.note("at", trigger, fault, actor, peer)
         self._fault_functions[fault](actor, peer)
 
-    # --- deeds --------------------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------------
 
     def _stop_machine(self, name: str, *, power: bool) -> None:
         host = self._cluster.machines[name]
@@ -159,12 +164,12 @@ class TargetedFaults:
         self._nemesis.restart_later(self._rng, [name])
 
     def _crash_point(self, name: str) -> None:
-        """Not here, but a few steps of its disk or network later."""
+        """Crash a machine a few disk or network steps later."""
         power = self._rng.random() < 0.7
         self._nemesis.crash_soon(self._rng, name, self._rng.randrange(1, 25), power=power)
 
     def _possible_answerers(self, peer: str) -> list[str]:
-        """All that might give the same answer."""
+        """Return all machines that could give the same answer."""
         cluster = self._cluster
         return cluster.metadata if peer in cluster.metadata else [peer]
 
@@ -176,12 +181,13 @@ class TargetedFaults:
             self._nemesis.restart_later(self._rng, [name])
 
     def _lose_answers(self, actor: str, peer: str) -> None:
-        """What is asked is done, and nobody who asked hears of it."""
+        """Cut the directions of the answers, so that the request is executed and the actor receives no
+        answer."""
         pairs = [(name, actor) for name in self._possible_answerers(peer) if name != actor]
         self._nemesis.cut(self._rng, pairs, mended_after_s=self._rng.choice((0.3, 2.0, 5.0, 12.0)))
 
     def _cut_off(self, actor: str, peer: str) -> None:
-        """From everything, or from those that it asks only."""
+        """Cut the actor off from all nodes, or only from the possible answerers."""
         others = [name for name in self._cluster.nodes if name != actor]
         if peer and self._rng.random() < 0.5:
             others = [name for name in self._possible_answerers(peer) if name != actor]
@@ -205,5 +211,5 @@ class TargetedFaults:
 
 
 assert not {*REQUESTS, *MESSAGES, *AT_PROXIES} & {*STEPS}, (
-    "a kind is asked of somebody, or is a step of a disk"
+    "a trigger kind is either a message to a node or a step of a disk"
 )

@@ -1,8 +1,8 @@
-"""What the system is doing right now, heard from outside: on the wire and at the disks.
+"""Detect protocol states from outside, on the network and at the disks.
 
-Faults at random times fall into an ensemble change, a close or a checkpoint by luck alone: they last a few
-milliseconds of a run. `TriggerPoints` says when one begins, and `targeted_faults.py` strikes there. Nothing
-in the product knows of it: requests are read as they leave, and files by their names.
+An ensemble change, a close or a checkpoint lasts a few milliseconds, so faults at random times rarely hit it.
+`TriggerPoints` reports when one begins, and `targeted_faults.py` injects a fault. The product code is not
+involved: requests are decoded when they are sent, and files are recognized by their names.
 """
 
 from collections import Counter
@@ -40,9 +40,9 @@ REQUESTS = (
     "purge noted",
     "bookie registered",
 )
-"""Transactions on their way to the metadata."""
+"""Transactions that are sent to the metadata nodes."""
 MESSAGES = ("vote", "leadership handed over", "snapshot chunk", "fence", "write-back", "copy")
-"""Others on their way: between metadata nodes, and to bookies."""
+"""Other messages, between metadata nodes and to bookies."""
 STEPS = (
     "first file of a start",
     "journal roll",
@@ -54,7 +54,7 @@ STEPS = (
     "metadata log roll",
     "metadata log removed",
 )
-"""Of the disks."""
+"""Steps of the disks."""
 KINDS = (*REQUESTS, *MESSAGES, *STEPS)
 AT_PROXIES = (
     "log taken",
@@ -70,31 +70,32 @@ AT_PROXIES = (
     "entries sent",
     "log changed under a feed",
 )
-"""Where there are proxies: of a write proxy, in the order of a log's life there; of a read proxy.
+"""Trigger points of clusters with proxies: first of a write proxy, in the order of a log's life there, then
+of a read proxy.
 
-The proxy is who does it, also where it is asked: it is who is struck.
+The actor is the proxy, even if it receives the request, because the fault is injected there.
 """
 
 OnMoment = Callable[[str, str, str], None]
-"""kind, who does it, whom it asks ("" where nobody)."""
+"""Called with the kind, the machine that acts and the machine that it contacts ("" if there is none)."""
 
 
 class TriggerPoints:
-    """A `Tap` and a `DiskWatcher` that tells of each moment; ``heard`` counts them."""
+    """Reports trigger points. It is a `Tap` and a `DiskWatcher`, and ``counts`` has the numbers per kind."""
 
     def __init__(
         self, role_of: Callable[[str], str], is_serving: Callable[[str], bool], on_trigger: OnMoment
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._role_of = role_of
-        """Of a machine, by name: see `SimCluster.role_of`."""
+        """Returns the role of a machine by name; see `SimCluster.role_of`."""
         self._is_serving = is_serving
-        """Has this node come so far that it serves?"""
+        """Returns whether a node serves."""
         self._on_trigger = on_trigger
         self._sent_cutters: dict[int, FrameCutter] = {}
         self._arrived_cutters: dict[int, FrameCutter] = {}
         self._acquiring_proxies: dict[str, None] = {}
-        """Write proxies that take a log at present."""
+        """Write proxies that are acquiring a log now."""
 
     def _report(self, kind: str, actor: str, peer: str = "") -> None:
         self.counts[kind] += 1
@@ -103,7 +104,10 @@ class TriggerPoints:
     # --- the wire -----------------------------------------------------------------------------------
 
     def on_sent(self, connection: SimConnection, data: bytes) -> None:
-        """See `Tap`. What nodes answer is no moment, but of proxies; what clients add is too much to read."""
+        """Read the requests of nodes and the answers of proxies; see `Tap`.
+
+        Answers of other nodes contain no trigger points, and adds of clients are too many to decode.
+        """
         peer_role = self._role_of(connection.peer_end.host.name)
         if connection.is_dialer and peer_role == "client":
             return
@@ -131,7 +135,7 @@ class TriggerPoints:
         cutter.feed(data, on_frame)
 
     def on_arrived(self, connection: SimConnection, data: bytes) -> None:
-        """See `Tap`. What nodes tell proxies."""
+        """Read the answers that proxies receive; see `Tap`."""
         if connection.is_dialer and self._role_of(connection.host.name) in PROXIES:
             cutter = self._arrived_cutters.setdefault(connection.serial, FrameCutter())
             cutter.feed(
@@ -181,7 +185,7 @@ class TriggerPoints:
             )
             if gives_up_log and self._role_of(actor) == WRITE_PROXY:
                 self._report("log given up", actor, peer)
-        elif op == Op.META_RAFT and body[1] in RAFT_KINDS:  # after the head of the list
+        elif op == Op.META_RAFT and body[1] in RAFT_KINDS:  # the byte after the list header
             message = decode_raft(body)
             if isinstance(message, Vote):
                 self._report("vote", actor, peer)
@@ -208,7 +212,7 @@ class TriggerPoints:
                 self._report("producers read", actor, peer)
 
     def _report_write_proxy(self, kind: str, actor: str, peer: str) -> None:
-        """A write proxy changes the metadata of a log."""
+        """Report the steps of a write proxy that acquires a log."""
         if kind == "lock taken":
             self._acquiring_proxies[actor] = None
             self._report("log taken", actor, peer)
@@ -219,10 +223,10 @@ class TriggerPoints:
     # --- the disks ----------------------------------------------------------------------------------
 
     def on_durable(self, disk: SimDisk, name: str, offset: int, data: bytes) -> None:
-        """See `DiskWatcher`."""
+        """Ignore durable bytes; see `DiskWatcher`."""
 
     def on_change_started(self, disk: SimDisk, change: str, name: str) -> None:
-        """See `DiskWatcher`."""
+        """Report a change of files or maps that is a trigger point; see `DiskWatcher`."""
         trigger = ""
         is_serving = self._is_serving(disk.host.name)
         if change == "map":
@@ -255,7 +259,7 @@ FROM_PROXIES = {
     Op.ENTRIES: "entries sent",
 }
 RAFT_KINDS = (3, 9, 10)
-"""What is worth decoding of `metadata/raft/raft_messages.py`: Vote, TimeoutNow, SnapshotChunk."""
+"""Types in `metadata/raft/raft_messages.py` that are decoded: Vote, TimeoutNow, SnapshotChunk."""
 
 PREFIXES = (
     (b"under/", "hole noted", "hole filled"),
@@ -264,11 +268,11 @@ PREFIXES = (
     (b"purge/", "purge noted", ""),
     (b"bookie/", "bookie registered", ""),
 )
-"""Key prefix; what its put means, what its deletion means."""
+"""Key prefix, the trigger point of its put, and that of its deletion."""
 
 
 def kinds_of(transaction: Transaction, *, by_node: bool) -> Iterator[str]:
-    """The moments that a transaction is."""
+    """Yield the trigger points of a transaction."""
     versions = {
         compare.key: compare.number for compare in transaction.compares if compare.kind == "version"
     }
@@ -292,7 +296,7 @@ def kinds_of(transaction: Transaction, *, by_node: bool) -> Iterator[str]:
 
 
 def _ends_lock(transaction: Transaction) -> bool:
-    """Does it end a lock?"""
+    """Return whether the transaction deletes the lock of a log."""
     return any(
         not isinstance(operation, Put) and operation.key.endswith(b"/lock")
         for operation in transaction.operations

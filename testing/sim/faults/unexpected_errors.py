@@ -1,9 +1,8 @@
-"""Unexpected exceptions in the tasks of nodes: thrown into a task while it waits, as a bug in it would.
+"""Unexpected exceptions in the tasks of nodes: thrown into a waiting task, as a bug would raise them.
 
-A bug ends one try of one piece of work (`distributedlog/runtime/schedule/work_failures.py`) or one
-connection. In the tasks of `planting.ENDS_NODE` it ends the node. A task that only waits for its children has
-no code that could fail
-(`waits_for_children`).
+Such an exception ends one attempt of one piece of work (`distributedlog/runtime/schedule/work_failures.py`)
+or one connection. In the tasks of `ENDS_NODE` it ends the node. A task that only waits for its children has
+no code that could fail (`waits_for_children`).
 """
 
 from random import Random
@@ -23,10 +22,10 @@ AROUND = {
     "Endpoint._run_serving",
     "run_services.<locals>.run_in_scope",
 }
-"""Run what they are given."""
+"""Wrappers that run other functions and do not name the work of a task."""
 PART_OF_SEEDS = 0.3
 PART_THAT_ENDS = 0.2
-"""Share of the throws that are aimed at tasks which end their node, at least."""
+"""Minimum share of exceptions that are thrown into tasks that end their node."""
 PAUSE_S = 2.0
 END_S = 15.0
 """Time for a node to end: it removes its registration and writes a checkpoint."""
@@ -47,7 +46,7 @@ def tasks_of(host: SimHost) -> list[trio.lowlevel.Task]:
 
 
 def work_of(task: trio.lowlevel.Task) -> str:
-    """Return the name of the function for which a task was begun, below what contains its exceptions."""
+    """Return the name of the function that a task runs, below the wrappers that contain its exceptions."""
     for frame, _ in task.iter_await_frames():
         module = frame.f_globals.get("__name__", "")
         name = frame.f_code.co_qualname
@@ -57,7 +56,7 @@ def work_of(task: trio.lowlevel.Task) -> str:
 
 
 def waits_for_children(task: trio.lowlevel.Task) -> bool:
-    """Whether a task does nothing now but wait for its child tasks, or for its end."""
+    """Return whether a task only waits for its child tasks or for its end."""
     names: list[str] = []
     for frame, _ in task.iter_await_frames():
         if frame.f_globals.get("__name__", "").startswith(OWN):
@@ -68,7 +67,10 @@ def waits_for_children(task: trio.lowlevel.Task) -> bool:
 
 
 def throw(task: trio.lowlevel.Task) -> bool:
-    """Have a task raise `Injected` where it waits. False: it runs, or does not let itself be woken."""
+    """Make a waiting task raise `Injected`.
+
+    Return False if the task is running or its wait cannot be interrupted.
+    """
     error = Injected(work_of(task))
 
     def raise_error() -> None:
@@ -79,28 +81,28 @@ def throw(task: trio.lowlevel.Task) -> bool:
         return False
     task._attempt_abort(raise_error)
     if task._next_send_fn is None:
-        task._abort_func = abort  # its wait cannot be interrupted
+        task._abort_func = abort  # the wait cannot be interrupted
         return False
     return True
 
 
 class UnexpectedErrors:
-    """Throws into tasks of nodes that serve, at random times, in some of the seeds.
+    """Throws exceptions into tasks of serving nodes, at random times, in some of the seeds.
 
-    `SimHost` fails the run if a node ends although the task must not end it. This class fails the run if a
-    node does not end although the task must end it.
+    `SimHost` fails the run if a node ends that the exception must not end. This class fails the run if a node
+    continues that the exception must end.
     """
 
     def __init__(self, cluster: SimCluster, rng: Random) -> None:
         self.thrown_at: list[str] = []
-        """Kind of the machine and work, of each."""
+        """First letter of the machine's name, and the function of the task, for each exception."""
         self._ending: set[tuple[str, int]] = set()
         self._cluster = cluster
         self._rng = rng
         self._is_enabled = rng.random() < PART_OF_SEEDS
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Throw exceptions until cancelled."""
         cluster, rng = self._cluster, self._rng
         while self._is_enabled:
             await trio.sleep(rng.expovariate(1.0 / PAUSE_S))
@@ -109,15 +111,18 @@ class UnexpectedErrors:
                 self.throw_into(name)
 
     def throw_into(self, name: str) -> None:
-        """Throw into one task of a node that serves; each kind of task that does not end it is as likely."""
+        """Throw into a random task of a serving node.
+
+        Functions that do not end the node are equally likely, independent of their number of tasks.
+        """
         host = self._cluster.machines[name]
         if (name, host.state.incarnation) in self._ending:
-            return  # it takes itself apart
+            return  # it is already ending
         by_work: dict[str, list[trio.lowlevel.Task]] = {}
         for task in tasks_of(host):
             work = work_of(task)
             if not work or work.startswith("SimCluster.") or work == "serve_node":
-                continue  # the simulator's own, or the node's main task, whose end is the node's
+                continue  # a task of the simulator, or the node's main task, which ends the node
             if work in ENDS_NODE or not waits_for_children(task):
                 by_work.setdefault(work, []).append(task)
         ending = [work for work in by_work if work in ENDS_NODE]
@@ -141,5 +146,5 @@ class UnexpectedErrors:
         if host.state.stalled:
             self._cluster.simulation.call_after(END_S, self._check_ended, host, incarnation, work)
         elif host.state.is_current(incarnation):
-            error = Violation(f"{host.name} goes on after an unexpected exception in {work}")
+            error = Violation(f"{host.name} continues after an unexpected exception in {work}")
             self._cluster.simulation.fail(error)

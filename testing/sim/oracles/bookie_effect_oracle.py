@@ -1,9 +1,11 @@
-"""What bookies do for users, against what each had heard by then (T1, T3; H231, H241).
+"""Check that bookies act for users only on valid capabilities, as far as they can know it (T1, T3; H231,
+H241).
 
-A bookie obeys what was given out until it hears that it ended. So whatever it does for somebody in mode
-`required` was opened by a capability that the leader gave to that very machine, after the last time that
-something was taken from it, made with a generation that counts, for a log on which it had the right. One that
-hears nothing of the quorum for its time of silence does nothing for anybody but nodes.
+A bookie accepts a capability until it receives the news that it ended. In mode `required`, each of its
+effects for a user must therefore be covered by a capability with four properties. The leader gave it to the
+same machine. It was given after the last revocation of the user's rights. Its key generation is valid. It is
+for a log on which the user had the right. A bookie without contact to the quorum for ``silence_s`` must serve
+nodes only.
 """
 
 from collections.abc import Callable, Collection
@@ -19,13 +21,13 @@ from .connection_observer import Asked, ConnectionOracle, ObservedConnection, Se
 from .disclosure_oracle import DisclosureOracle
 
 LOOK_S = 1.0
-"""A bookie looks at streams that are open so often, while it hears nothing."""
+"""Interval at which a bookie without contact to the quorum checks its open streams."""
 LATE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedKeys:
-    """What a bookie heard from the leader, and when."""
+    """The keys that a bookie received from the leader, and the time."""
 
     observed_at: float
     answer: BookieKeysReply
@@ -33,7 +35,7 @@ class ObservedKeys:
 
 @dataclass(slots=True)
 class _Done:
-    """What was asked of a bookie."""
+    """A request to a bookie."""
 
     kind: CapabilityKind
     ledger: int
@@ -41,14 +43,14 @@ class _Done:
     arrived_at: float
     """When the request arrived at the bookie."""
     added_at: list[tuple[float, bool]] = field(default_factory=list)
-    """Of a stream: when each of its records did, and whether the bookie stood still then."""
+    """For a stream: when each of its records arrived, and whether the bookie was stalled then."""
     was_stalled: bool = False
     is_open: bool = False
-    """It was let in when it began, and goes on."""
+    """Whether it is a stream, which is authorized when it begins and then continues."""
 
 
 class BookieEffectOracle(ConnectionOracle):
-    """A `ConnectionOracle` of the bookies' answers."""
+    """A `ConnectionOracle` that checks the effects of requests at bookies."""
 
     def __init__(
         self,
@@ -62,8 +64,16 @@ class BookieEffectOracle(ConnectionOracle):
         silence_s: float,
         stalled_until: Callable[[str], float],
     ) -> None:
-        """``watched``: machines. ``thieves``: those of them that hold what is not theirs.
-        ``stood_until``: when a node last stood still."""
+        """Create the oracle.
+
+        Args:
+            watched_machines: The machines whose requests are checked.
+            thief_machines: Those of them with the certificate of a bookie and keys stolen from another
+                bookie. They may
+                only list entries, because their bookie stores no ledgers.
+            silence_s: How long a bookie may serve users without contact to the quorum.
+            stalled_until: Returns when the last stall of a node ended.
+        """
         self._now = now
         self._reference = reference
         self._disclosure = disclosure
@@ -73,29 +83,29 @@ class BookieEffectOracle(ConnectionOracle):
         self._silence_s = silence_s
         self._stalled_until = stalled_until
         self.observed: dict[str, list[ObservedKeys]] = {}
-        """By the bookie's machine, what was news to it, the newest last."""
+        """The different answers that each bookie received, newest last."""
         self._observed_at: dict[str, float] = {}
-        """When it heard anything."""
+        """When each bookie last received an answer."""
         self.effect_count = 0
-        """That were judged."""
+        """Number of checked effects."""
         self._streams: dict[tuple[ObservedConnection, int], _Done] = {}
 
     def on_gate_answer(self, bookie: str, answer: BookieKeysReply) -> None:
-        """That bookie has heard that."""
+        """Record that a bookie has received this answer."""
         observed = self.observed.setdefault(bookie, [])
         self._observed_at[bookie] = self._now()
         if not observed or observed[-1].answer != answer:
             observed.append(ObservedKeys(self._now(), answer))
 
     def newest(self, bookie: str) -> ObservedKeys | None:
-        """What that bookie heard last."""
+        """Return the newest answer that a bookie received."""
         observed = self.observed.get(bookie)
         return observed[-1] if observed else None
 
     def on_request(
         self, connection: ObservedConnection, op: int, flags: int, ident: int, body: memoryview
     ) -> None:
-        """See `ConnectionOracle`."""
+        """Record streams and their records; see `ConnectionOracle`."""
         if not self._is_watched(connection):
             return
         if op == Op.STREAM_OPEN:
@@ -121,7 +131,7 @@ class BookieEffectOracle(ConnectionOracle):
             offset += max(HEADER_BYTES, HEADER.unpack_from(body, offset)[1])
 
     def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
-        """See `ConnectionOracle`."""
+        """Check the effect of a successful answer; see `ConnectionOracle`."""
         request, op, status, body = answer.request, answer.op, answer.status, answer.body
         if not self._is_watched(connection):
             return
@@ -168,28 +178,28 @@ class BookieEffectOracle(ConnectionOracle):
             )
         if silent_s > bound_s and not effect.was_stalled and not principal.startswith("bookie/"):
             self._fail(
-                f"{description}, which had heard nothing of the quorum for {silent_s:.1f} s (H241)"
+                f"{description}, which had no contact to the quorum for {silent_s:.1f} s (H241)"
             )
         elif effect.key[1] not in [
             generation.number & 0xFF for generation in gate_answer.generations
         ]:
-            self._fail(f"{description} by what was made with generation {effect.key[1]}")
+            self._fail(f"{description} with a capability of the ended generation {effect.key[1]}")
         elif len(gate_answer.generations) > 2:
             self._fail(
-                f"{bookie} holds {len(gate_answer.generations)} generations: what is made with the "
-                "oldest ends"
+                f"{bookie} holds {len(gate_answer.generations)} generations, although capabilities "
+                "of the oldest one must have ended"
             )
         elif given_at_revision is None:
-            self._fail(f"{description} by what was never given to it")
+            self._fail(f"{description} with a capability that it never received")
         elif given_at_revision < since:
             self._fail(
-                f"{description} by what was given at revision {given_at_revision}: {bookie} had heard "
-                "that it ended"
+                f"{description} with a capability of revision {given_at_revision}, although {bookie}"
+                " had received the revocation"
                 f" at {since}"
             )
         elif connection.machine in self._thief_machines:
             if effect.kind is not CapabilityKind.LIST:
-                self._fail(f"{description}, of which it has no copy")
+                self._fail(f"{description}, of which the client's bookie stores no copy")
         elif not self._reference.had_right(
             principal,
             effect.ledger,
@@ -197,12 +207,12 @@ class BookieEffectOracle(ConnectionOracle):
             since,
         ):
             self._fail(
-                f"{description}; it had no right to since revision {since}, which {bookie} heard of"
+                f"{description} without the right since revision {since}, which {bookie} had received"
             )
 
 
 def _meant(observed_request: Asked) -> _Done | None:
-    """What of a ledger that was."""
+    """Return the effect of a request on a ledger, or None if it has none."""
     if observed_request.op == Op.READ:
         read = messages.ReadEntriesRequest.decode(observed_request.body)
         kind = CapabilityKind.RECOVER if read.fence else CapabilityKind.READ

@@ -1,8 +1,7 @@
-"""Clients' connections to nodes as the wire shows them: who came, what he asked, what he was told.
+"""Clients' connections to nodes, as the network shows them: principals, requests and answers.
 
-A `Tap` that cuts the frames of each connection which a client's machine has dialled, once for all that judge
-them. Who is there is what the node has answered to AUTH; which machine it was is a fact of the run, that
-nobody can forge.
+The observer is a `Tap` that cuts the frames of each connection from a client machine, once for all oracles.
+The principal is the node's answer to AUTH. The machine is a fact of the run, which cannot be forged.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from ..world.network import SimConnection
 
 BY_PASS = "pass"
 ASK_NOTHING = (Op.META_WATCH_CANCEL, Op.CREDIT, Op.UNSUBSCRIBE)
-"""Of what was asked under that number: the answer may be on its way yet."""
+"""Operations without an answer. The answer to an earlier request with the same number may still arrive."""
 _PASS = Struct("<3sBIQB")
 """| "DP2" | generation u8 | ends u32 s | since u64 | length u8 | principal | mac |"""
 
@@ -34,28 +33,28 @@ class Asked:
     body: bytes
     arrived_at: float
     revision: int
-    """Of the last change of who may do what, by then."""
+    """Revision of the last authorization change when it arrived."""
 
 
 @dataclass(slots=True, eq=False)
 class ObservedConnection:
-    """One connection."""
+    """The state of one connection."""
 
     machine: str
-    """Who has dialled."""
+    """The machine of the client."""
     node: str
     principal: str = ""
-    """Who the node says that it is; "" before."""
+    """The principal that the node has authenticated; "" before."""
     token: Token | None = None
-    """That was shown."""
+    """The token that the client presented, if any."""
     ends_s: int = 0
-    """What was shown ends then, seconds since 1970; 0: never."""
+    """When the presented proof ends, in seconds since 1970; 0 if it never ends."""
     shown_at: float = 0.0
-    """When it arrived."""
+    """When the proof arrived at the node, in virtual time."""
     was_node_stalled: bool = False
-    """Did the node stand still when something arrived last?"""
+    """Whether the node was stalled when the last bytes arrived."""
     ends_at: float = float("inf")
-    """At the latest it is over then, in virtual time."""
+    """Virtual time at which the node must have ended the connection."""
     open_requests: dict[int, Asked] = field(default_factory=dict)
     request_cutter: FrameCutter = field(default_factory=FrameCutter)
     answer_cutter: FrameCutter = field(default_factory=FrameCutter)
@@ -63,35 +62,35 @@ class ObservedConnection:
 
 @dataclass(frozen=True, slots=True)
 class SessionFrame:
-    """A frame that leaves a node."""
+    """A frame that a node sends."""
 
     request: Asked | None
-    """What it answers, of a REPLY."""
+    """The request that a REPLY answers."""
     op: int
     status: int
     body: memoryview
 
 
 class ConnectionOracle:
-    """Judges connections, by what of them it wants to hear."""
+    """Base class of the oracles that check connections. Each overrides the events that it needs."""
 
     def on_welcome(self, connection: ObservedConnection) -> None:
-        """The node has taken what was shown."""
+        """The node has accepted the client's proof."""
 
     def on_rejected(self, connection: ObservedConnection, error: DistributedLogError) -> None:
-        """It has not."""
+        """The node has rejected the client's proof."""
 
     def on_request(
         self, connection: ObservedConnection, op: int, flags: int, ident: int, body: memoryview
     ) -> None:
-        """A frame has arrived, after the welcome."""
+        """A frame has arrived after the authentication."""
 
     def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
-        """A frame leaves."""
+        """The node sends a frame."""
 
 
 class ConnectionObserver:
-    """All of a run, of the clients' machines."""
+    """Observes all connections of the client machines of a run."""
 
     def __init__(self, now: Callable[[], float], revision: Callable[[], int]) -> None:
         self.listeners: list[ConnectionOracle] = []
@@ -100,14 +99,14 @@ class ConnectionObserver:
         self._connections: dict[int, ObservedConnection] = {}
 
     def on_arrived(self, connection: SimConnection, data: bytes) -> None:
-        """See `Tap`."""
+        """Pass the frames of a client to the oracles; see `Tap`."""
         met = self._observed(connection)
         if met is not None:
             met.was_node_stalled = connection.host.stalled
             met.request_cutter.feed(data, partial(self._on_request, met))
 
     def on_sent(self, connection: SimConnection, data: bytes) -> None:
-        """See `Tap`."""
+        """Pass the frames of a node to the oracles; see `Tap`."""
         met = self._observed(connection)
         if met is not None:
             met.answer_cutter.feed(data, partial(self._on_answer, met))
@@ -151,7 +150,7 @@ class ConnectionObserver:
             elif method == BY_PASS and len(proof) > _PASS.size:
                 connection.ends_s = _PASS.unpack_from(proof)[2]
         except DistributedLogError:
-            return  # what cannot be read is refused
+            return  # the node rejects a proof that cannot be decoded
 
     def _on_answer(
         self,

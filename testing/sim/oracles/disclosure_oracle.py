@@ -1,8 +1,8 @@
-"""What the metadata shows to clients, judged by the second judge (T4): no key, name or capability of others.
+"""Check that the metadata service shows clients no keys, names or capabilities of others (T4).
 
-Every answer is looked at as it leaves a node: items of reads and ranges, what a condition that did not hold
-shows, changes that watches tell of, capabilities, passes, tokens, the words of refusals. It was rightful if
-it was so at any moment since its request came.
+Each answer is checked against the independent authorizer when it leaves a node: items of reads and ranges,
+current values of failed conditions, watch events, capabilities, session credentials, tokens and error texts.
+An answer is correct if it was permitted at any time since its request arrived.
 """
 
 import re
@@ -34,26 +34,27 @@ SECRET = b"secret/"
 
 
 class DisclosureOracle(ConnectionOracle):
-    """A `ConnectionOracle` of the metadata nodes' answers."""
+    """A `ConnectionOracle` of the answers of metadata nodes."""
 
     def __init__(self, reference: SecondJudge, fail: Callable[[str], None]) -> None:
         self._reference = reference
         self._fail = fail
         self.checked_answers = 0
-        """What was shown where rights counted."""
+        """Number of checks while authorization was enforced."""
         self.given_capabilities: dict[tuple[str, bytes], int] = {}
-        """Machine and capability to the newest revision of `SecondJudge.revision` at which it was given."""
+        """Maps a machine and a capability to the newest `SecondJudge.revision` at which it was given."""
 
     def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
-        """See `ConnectionOracle`."""
+        """Check an answer of a metadata node; see `ConnectionOracle`."""
         request, op, status, body = answer.request, answer.op, answer.status, answer.body
         if not connection.node.startswith("m"):
             return
         if op == Op.META_WATCH_EVENTS and not status:
             for event in decode_events(body).events:
-                # Or when it was told of it, later: who is let in again hears what it missed.
+                # Permitted also if the right was granted after the change: a user whose right returns
+                # receives the missed changes.
                 self._check_item(
-                    connection, event.item.key, event.item.mod_revision, "a watch told of"
+                    connection, event.item.key, event.item.mod_revision, "received a watch event of"
                 )
         elif op != Op.REPLY or request is None:
             return
@@ -66,7 +67,7 @@ class DisclosureOracle(ConnectionOracle):
                 items = [*decode_page(body)[1].items]
             for item in items:
                 if item is not None:
-                    self._check_item(connection, item.key, request.revision, "was shown")
+                    self._check_item(connection, item.key, request.revision, "received")
         elif request.op == Op.META_TRANSACT:
             outcome = decode_outcome(body)[1]
             if outcome.error is not None:
@@ -74,7 +75,7 @@ class DisclosureOracle(ConnectionOracle):
             for item in outcome.transaction.current if outcome.transaction is not None else ():
                 if item is not None:
                     self._check_item(
-                        connection, item.key, request.revision, "was shown by a condition"
+                        connection, item.key, request.revision, "received by a condition"
                     )
         elif request.op == Op.META_CAPS:
             self._check_capabilities(connection, request, body)
@@ -83,15 +84,15 @@ class DisclosureOracle(ConnectionOracle):
         elif request.op == Op.META_SAVE and not self._was_allowed_since(
             connection, request.revision, _is_admin
         ):
-            self._fail(f"T4: {self._describe_client(connection)} was given a save")
+            self._fail(f"T4: {self._describe_client(connection)} received a backup")
 
-    # --- what it is ---------------------------------------------------------------------------------
+    # --- checks of contents --------------------------------------------------------------------------
 
     def _check_item(
         self, connection: ObservedConnection, key: bytes, revision: int, how: str
     ) -> None:
         if key.startswith(SECRET):
-            self._fail(f"T4: {how} {self._describe_client(connection)}: a secret, {key!r}")
+            self._fail(f"T4: {self._describe_client(connection)} {how} a secret, {key!r}")
             return
 
         def may(policy: Policy, user: str, narrowing: TokenScope) -> bool:
@@ -100,7 +101,7 @@ class DisclosureOracle(ConnectionOracle):
 
         if not self._was_allowed_since(connection, revision, may):
             self._fail(
-                f"T4: {self._describe_client(connection)}: {how} {key!r} of revision {revision}"
+                f"T4: {self._describe_client(connection)} {how} {key!r} of revision {revision}"
             )
 
     def _check_capabilities(
@@ -109,7 +110,7 @@ class DisclosureOracle(ConnectionOracle):
         question = decode_request(request.body)
         if isinstance(question, BookieKeysRequest):
             self._fail(
-                f"T1: {self._describe_client(connection)} was given the keys of {question.bookie_id}"
+                f"T1: {self._describe_client(connection)} received the keys of {question.bookie_id}"
             )
             return
         answer = CapabilityReply.decode(body)
@@ -117,7 +118,7 @@ class DisclosureOracle(ConnectionOracle):
             answer.session_credential
             and connection.principal.encode() not in answer.session_credential
         ):
-            self._fail(f"T1: {self._describe_client(connection)} was given somebody else's pass")
+            self._fail(f"T1: {self._describe_client(connection)} received another user's pass")
         letter = "r" if question.kind in (CapabilityKind.LIST, CapabilityKind.READ) else "w"
         for ledger, keys in answer.keys.items():
             for key in keys:
@@ -130,7 +131,7 @@ class DisclosureOracle(ConnectionOracle):
 
             if not self._was_allowed_since(connection, request.revision, may):
                 self._fail(
-                    f"T4: {self._describe_client(connection)} was given a capability of {ledger}"
+                    f"T4: {self._describe_client(connection)} received a capability of {ledger}"
                 )
 
     def _check_trust(self, connection: ObservedConnection, request: Asked, body: bytes) -> None:
@@ -140,7 +141,7 @@ class DisclosureOracle(ConnectionOracle):
                 connection, request.revision, _is_admin
             ):
                 self._fail(
-                    f"T4: {self._describe_client(connection)} was given a token of {token.principal}"
+                    f"T4: {self._describe_client(connection)} received a token of {token.principal}"
                 )
             return
         question = decode_authorization_request(request.body)
@@ -149,15 +150,18 @@ class DisclosureOracle(ConnectionOracle):
         report = decode_authorization_report(memoryview(body))
         if report.principal != connection.principal:
             self._fail(
-                f"T4: {self._describe_client(connection)} was told that it is {report.principal}"
+                f"T4: {self._describe_client(connection)} received the report of {report.principal}"
             )
         if report.would_refuse and not self._was_allowed_since(
             connection, request.revision, _is_operator
         ):
-            self._fail(f"T4: {self._describe_client(connection)} was told who would be refused")
+            self._fail(
+                f"T4: {self._describe_client(connection)} received the list of would-be refusals"
+            )
 
     def _check_error_text(self, connection: ObservedConnection, request: Asked, text: str) -> None:
-        """A refusal names no log that its receiver may not know, but what was asked for itself (H234)."""
+        """Check that an error text names only logs that the client may see or has named in its request
+        (H234)."""
         for namespace, name in self._reference.all_paths():
             if name.encode() in request.body or not re.search(rf"\b{re.escape(name)}\b", text):
                 continue
@@ -174,9 +178,11 @@ class DisclosureOracle(ConnectionOracle):
                 )
 
             if not self._was_allowed_since(connection, request.revision, may):
-                self._fail(f"T4: {self._describe_client(connection)} was told of {name}: {text}")
+                self._fail(
+                    f"T4: {self._describe_client(connection)} received the name {name}: {text}"
+                )
 
-    # --- when it was ----------------------------------------------------------------------------------
+    # --- permission at a time --------------------------------------------------------------------------
 
     def _was_allowed_since(
         self,
@@ -184,7 +190,7 @@ class DisclosureOracle(ConnectionOracle):
         revision: int,
         allows: Callable[[Policy, str, TokenScope], bool],
     ) -> bool:
-        """Was there a moment since that revision when it might be answered so?"""
+        """Return whether the answer was permitted at any time since that revision."""
         policies = self._reference.policies_since(revision)
         if any(policy.mode != "required" for policy in policies):
             return True
@@ -195,7 +201,7 @@ class DisclosureOracle(ConnectionOracle):
 
     def _describe_client(self, connection: ObservedConnection) -> str:
         suffix = (
-            " by a narrowed token"
+            " with a restricted token"
             if connection.token is not None and connection.token.token_scope
             else ""
         )

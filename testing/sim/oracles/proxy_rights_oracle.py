@@ -1,9 +1,10 @@
-"""What a proxy does for those who came by a token, against what it had heard by then (T3, T4, H237).
+"""Check what proxies do for clients with tokens, given the revocations the proxies have received (T3, T4,
+H237).
 
-A proxy asks the leader once whose a token is and how long it lasts, and follows what revokes it. So when it
-has heard that a user's tokens are others, nothing leaves it for who came by an older one, not even of what he
-was let in to before; nothing long after a token's end; and nobody is let in to a log that his token leaves
-out.
+A proxy requests the owner and the lifetime of a token from the leader once, and watches revocations. Three
+rules follow. After a proxy has received that a user's tokens are revoked, it sends nothing to a client with
+an older token, not even data of an earlier subscription. It sends nothing long after the end of a token. It
+lets no client read a log that its token does not cover.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,24 +30,24 @@ from .token_expiry import SWEEP_S
 
 PAUSE_S = 0.3
 HOLDS_S = 12.0
-"""For so long who came by a token goes on with it, also when it has ended: longer than any lasts."""
+"""How long a client continues to use one token. Longer than any token is valid, so that tokens end in use."""
 NEWEST = 4
-"""Of all tokens that there were, these are shown."""
+"""Clients choose among this many newest tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedRights:
-    """What a proxy knows of who may do what, and since when."""
+    """The rights that a proxy has received, and when."""
 
     observed_at: float
     required_since: float
-    """Since then rights count there; infinite: they do not."""
+    """Since when the proxy enforces authorization; infinite if it does not."""
     token_numbers: Mapping[str, int]
-    """That tokens must have, of a user; -1: it is none any more."""
+    """The token number that tokens of a user must have; -1 if the user has no valid tokens."""
 
 
 class AtProxies(ConnectionOracle):
-    """A `ConnectionOracle` of what proxies answer and send."""
+    """A `ConnectionOracle` of the answers and entries that proxies send."""
 
     def __init__(
         self,
@@ -56,22 +57,22 @@ class AtProxies(ConnectionOracle):
         *,
         stalled_until: Callable[[str], float],
     ) -> None:
-        """``stood_until``: when a node last stood still."""
+        """Create the oracle. ``stalled_until`` returns when the last stall of a node ended."""
         self._now = now
         self._reference = reference
         self._fail = fail
         self._stalled_until = stalled_until
         self.observed: dict[str, ObservedRights] = {}
-        """By the proxy's machine."""
+        """By the machine of the proxy."""
         self.frames_to_token_users = 0
-        """Frames that left for who came by a token."""
+        """Number of frames to clients with tokens."""
         self.checked_subscriptions = 0
-        """Subscriptions of theirs where rights counted."""
+        """Number of their subscriptions while authorization was enforced."""
         self.ended_subscriptions = 0
-        """Of their subscriptions, with an error."""
+        """Number of their subscriptions that ended with an error."""
 
     def on_rights(self, proxy: str, mode: str, token_numbers: Mapping[str, int]) -> None:
-        """That proxy has heard that, and has ended what it ends."""
+        """Record the rights that a proxy has received, after it ended the affected connections."""
         previous, now = self.observed.get(proxy), self._now()
         required_since = now if previous is None else min(now, previous.required_since)
         self.observed[proxy] = ObservedRights(
@@ -79,11 +80,11 @@ class AtProxies(ConnectionOracle):
         )
 
     def on_restart(self, proxy: str) -> None:
-        """Another process is there, which knows nothing yet."""
+        """Forget the rights of a proxy, because a new process starts without them."""
         self.observed.pop(proxy, None)
 
     def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
-        """See `ConnectionOracle`."""
+        """Check a frame to a client with a token; see `ConnectionOracle`."""
         rights, token = self.observed.get(connection.node), connection.token
         if rights is None or token is None:
             return
@@ -92,19 +93,19 @@ class AtProxies(ConnectionOracle):
         if request is None and answer.op != Op.ENTRIES:
             return
         self.frames_to_token_users += 1
-        now, description = self._now(), f"{connection.node} went on with {connection.machine}"
+        now, description = self._now(), f"{connection.node} still served {connection.machine}"
         if (
             rights.observed_at < now
             and rights.token_numbers.get(token.user, -1) != token.revoked_at_revision
         ):
             self._fail(
-                f"T3: {description} by a token of {token.principal} that was revoked, of which it heard"
-                f" {now - rights.observed_at:.3f} s before (operation {answer.op})"
+                f"T3: {description} for a revoked token of {token.principal},"
+                f" {now - rights.observed_at:.3f} s after it received the revocation (operation {answer.op})"
             )
         late_s = now - max(connection.ends_at, self._stalled_until(connection.node))
         if late_s > SWEEP_S:
             self._fail(
-                f"H237: {description} by a token that had ended {late_s:.1f} s before"
+                f"H237: {description} for a token that had ended {late_s:.1f} s before"
                 f" (operation {answer.op})"
             )
         if (
@@ -120,8 +121,8 @@ class AtProxies(ConnectionOracle):
                 for policy in policies
             ):
                 self._fail(
-                    f"T4: {connection.node} let {connection.machine} read {subscribe.name} by a token "
-                    "that leaves it out"
+                    f"T4: {connection.node} let {connection.machine} read {subscribe.name} with a token "
+                    "that does not cover it"
                 )
 
 
@@ -133,9 +134,12 @@ async def read_by_tokens(
     logs: Mapping[str, RunHistory | None],
     rng: Random,
 ) -> None:
-    """Read logs through proxies by any of the newest tokens, and hold on to what it opened. Until cancelled.
+    """Read logs through proxies with random newest tokens, and keep using each connection. Runs until
+    cancelled.
 
-    ``tokens``: all that there are, the newest last; ``logs``: by name, what is read of it is noted there.
+    Args:
+        tokens: All tokens so far, newest last.
+        logs: Logs by name, with the history that records what is read, or None.
     """
     while True:
         await trio.sleep(rng.expovariate(1.0 / PAUSE_S))
@@ -152,7 +156,7 @@ async def read_by_tokens(
 async def _read(
     namespace: Namespace, log: str, history: RunHistory | None, *, latest: bool
 ) -> None:
-    """From the beginning, or what comes; over the connection that is there. Until cancelled."""
+    """Read a log from its beginning or its end over the existing connection. Runs until cancelled."""
     begun_at, reading = trio.current_time(), None
     async with namespace.open_log(log).open_reader(at="latest" if latest else "earliest") as reader:
         async for record in reader:
@@ -162,6 +166,6 @@ async def _read(
 
 
 def _shows(host: Host, token: bytes) -> Host:
-    """The same machine, for somebody who comes by that token."""
+    """Return a host of the same machine that presents a token."""
     credentials = token_credentials(lambda: token)
     return replace(host, credentials=lambda address: credentials)

@@ -1,10 +1,10 @@
-"""Tokens and passes against the clocks of the nodes that take them (H237), and against their revocation (T3).
+"""Check tokens and passes against the clocks of the nodes that accept them (H237), and their revocation (T3).
 
-A node goes by a clock that follows the wall's by a twelfth of what passes, from what that said when the node
-began. So at any moment it lies between two lines, however often the wall clock jumps; and what ends by it
-ends between the moments at which these two say so. A proxy has no clock for it: it is told by the leader of
-the metadata how long a token lasts, whichever node that is just then. Whose tokens were revoked is told
-nothing any more.
+A node uses a clock that starts with its wall clock and afterwards follows it by at most a twelfth of the
+elapsed time. Its possible values are thus between two lines, no matter how often the wall clock jumps. A
+proof must end between the times at which the lines reach its end. A proxy has no such clock. The metadata
+leader, which may be any metadata node, returns the remaining lifetime of a token. A node must not answer
+requests with revoked tokens.
 """
 
 from collections.abc import Callable
@@ -17,30 +17,30 @@ from ..world.scheduler import EPOCH_S
 from .connection_observer import ConnectionOracle, ObservedConnection, SessionFrame
 
 METADATA, PROXIES = "m", "wr"
-"""First letters of nodes' names."""
+"""First letters of the names of metadata nodes and of proxies."""
 FOLLOWS = 1 / 12
 SWEEP_S = 3.0
-"""Connections are looked at each second; one look is left out by a node that comes late to it."""
+"""Nodes check their connections every second. A node that is late may skip a check."""
 ANSWERS = (Op.META_READ, Op.META_TRANSACT, Op.META_CAPS, Op.META_TRUST)
 
 
 @dataclass(slots=True)
 class _Clock:
     begun_at: float
-    """In virtual time, when it began."""
+    """Virtual time at which the node began."""
     offset_s: float
-    """By how much the wall clock was ahead then."""
+    """How far its wall clock was ahead then."""
     ended_at: float = float("inf")
-    """When the node began anew."""
+    """Virtual time at which the node restarted."""
 
     def possible_range(self, now: float) -> tuple[float, float]:
-        """Seconds since 1970 that it may show."""
+        """Return the lowest and highest time that the clock may show, in seconds since 1970."""
         estimate, drift_s = EPOCH_S + now + self.offset_s, FOLLOWS * (now - self.begun_at)
         return estimate - drift_s, estimate + drift_s
 
 
 class TokenEnds(ConnectionOracle):
-    """A `ConnectionOracle` of what is said to those who come with a token, or with a pass that ends."""
+    """A `ConnectionOracle` of clients with a token or with a pass that ends."""
 
     def __init__(
         self,
@@ -51,31 +51,38 @@ class TokenEnds(ConnectionOracle):
         tolerance_s: float,
         stalled_until: Callable[[str], float],
     ) -> None:
-        """``stood_until``: when a node last stood still."""
+        """Create the oracle.
+
+        Args:
+            tolerance_s: How long nodes accept a proof after its end.
+            stalled_until: Returns when the last stall of a node ended.
+        """
         self._now = now
         self._stalled_until = stalled_until
         self._reference = reference
         self._fail = fail
         self._tolerance_s = tolerance_s
         self._clocks: dict[str, list[_Clock]] = {}
-        """Of each node, of its lives, the present one last."""
+        """The clock of each process life of a node, the present one last."""
         self.accepted_proofs = self.expired_proofs = self.answered_requests = 0
-        """Proofs that were taken; refused because they had ended; answers to who came by a token."""
+        """Numbers of accepted proofs, of proofs rejected because they had ended, and of answers to checked
+        clients."""
 
     def on_clock(self, node: str, offset_ms: int) -> None:
-        """A node that has begun reads its wall clock, which is wrong by so much."""
+        """Record that a node has started with a wall clock that is wrong by ``offset_ms``."""
         clocks = self._clocks.setdefault(node, [])
         if clocks:
             clocks[-1].ended_at = self._now()
         clocks.append(_Clock(self._now(), offset_ms / 1000))
 
     def _deciding_clocks(self, connection: ObservedConnection) -> list[_Clock]:
-        """What may have said how long that one's proof lasts; none: nobody does."""
+        """Return the clocks that may have decided how long the client's proof lasts, or none if it never
+        ends."""
         if not connection.ends_s:
             return []
         if connection.node[0] not in PROXIES:
             return self._clocks.get(connection.node, [])[-1:]
-        # Any of them may have led since the proof was shown.
+        # Each of these nodes may have been the leader since the proof arrived.
         return [
             clock
             for node, clocks in self._clocks.items()
@@ -84,25 +91,26 @@ class TokenEnds(ConnectionOracle):
         ]
 
     def on_welcome(self, connection: ObservedConnection) -> None:
-        """See `ConnectionOracle`."""
+        """Check that an accepted proof had not ended; see `ConnectionOracle`."""
         clocks = self._deciding_clocks(connection)
         if not clocks:
             return
         self.accepted_proofs += 1
         slowest = min(clock.possible_range(connection.shown_at)[0] for clock in clocks)
         left_s = connection.ends_s + self._tolerance_s - slowest
-        # A proxy counts from when it was told, which is now.
+        # A proxy counts from the leader's answer, which is now.
         connection.ends_at = (
             self._now() if connection.node[0] in PROXIES else connection.shown_at
         ) + max(0.0, left_s)
         if left_s < -1:
             self._fail(
-                f"H237: {connection.node} took what had ended {-left_s:.1f} s before by its slowest clock,"
+                f"H237: {connection.node} accepted a proof that had ended {-left_s:.1f} s before"
+                f" by its slowest clock,"
                 f" from {connection.machine}"
             )
 
     def on_rejected(self, connection: ObservedConnection, error: DistributedLogError) -> None:
-        """See `ConnectionOracle`."""
+        """Check that a proof rejected as ended had really ended; see `ConnectionOracle`."""
         clocks = self._deciding_clocks(connection)
         if not clocks or error.detail != NotAuthenticated.ENDED:
             return
@@ -110,13 +118,14 @@ class TokenEnds(ConnectionOracle):
         fastest = max(clock.possible_range(self._now())[1] for clock in clocks)
         if fastest + 1 < connection.ends_s + self._tolerance_s:
             self._fail(
-                f"H237: {connection.node} refused what had"
+                f"H237: {connection.node} rejected a proof with"
                 f" {connection.ends_s + self._tolerance_s - fastest:.1f} s left by its fastest clock,"
                 f" of {connection.machine}"
             )
 
     def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
-        """See `ConnectionOracle`."""
+        """Check that requests are not answered after the end or the revocation of the proof; see
+        `ConnectionOracle`."""
         request, op, status = answer.request, answer.op, answer.status
         if not connection.ends_s or op != Op.REPLY or request is None or status:
             return
@@ -138,7 +147,7 @@ class TokenEnds(ConnectionOracle):
         )
         if connection.token.revoked_at_revision != valid_since:
             self._fail(
-                f"T3: {connection.node} answered {connection.machine} by a token of "
-                f"{connection.token.principal} that was"
-                f" revoked (operation {request.op})"
+                f"T3: {connection.node} answered {connection.machine} for a revoked token of "
+                f"{connection.token.principal}"
+                f" (operation {request.op})"
             )

@@ -307,7 +307,10 @@ KEEP: Patch = (WorkFailures, "keep_running", planted_cluster.keep_without_contai
 @pytest.mark.seeds
 @pytest.mark.parametrize(
     ("patches", "start", "by"),
-    [([KEEP], 0, "Injected: "), (planted_cluster.CONTAINED_CORE, 4, "goes on after an unexpected")],
+    [
+        ([KEEP], 0, "Injected: "),
+        (planted_cluster.CONTAINED_CORE, 4, "continues after an unexpected"),
+    ],
     ids=["too little is contained", "the core of Raft is contained"],
 )
 def test_seeds_find_a_node_that_ends_or_goes_on_and_must_not(
