@@ -1,1 +1,1 @@
-"""The ledger protocol in a simulated world of its own."""
+"""The ledger protocol in a separate simulated world."""

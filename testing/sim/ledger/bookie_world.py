@@ -1,8 +1,8 @@
-"""One real bookie, its disk and network simulated, and clients that use it as badly as they may.
+"""One real bookie with simulated disk and network, and clients that misuse it within the protocol.
 
-The cheapest place for what a bookie promises alone: syncs before acks, durable fences, limbo instead of
-denial, replay after any crash. The oracles of verify/ judge every frame; at the end everything that was
-acknowledged must be read back, or be said to be unknown where rot was planted.
+This is the cheapest world for the promises of a single bookie: syncs before acknowledgements, durable fences,
+limbo state instead of wrong denials, and replay after any crash. The oracles of `testing/verify` check each
+frame. At the end, all acknowledged entries must be readable, or reported as unknown if data was corrupted.
 """
 
 from collections import Counter
@@ -41,12 +41,12 @@ ADDRESS = ("10.0.2.1", 4181)
 TIMEOUT_S = 2.0
 WITNESS_S = 0.2
 CALM_S = 30.0
-"""After the faults the bookie must serve everything within this virtual time."""
+"""Virtual seconds after the faults within which the bookie must serve all entries."""
 
 
 @dataclass
 class BookieResult:
-    """What came of a seed."""
+    """The result of a seed."""
 
     seed: int
     failures: list[BaseException] = field(default_factory=list)
@@ -54,7 +54,7 @@ class BookieResult:
     starts: int = 0
     deletions: int = 0
     is_start_refused: bool = False
-    """Rot has destroyed what nothing can be verified without: it does not start any more, and says so."""
+    """Corruption destroyed data that the start requires, and the bookie reported that it cannot start."""
     faults: Counter[str] = field(default_factory=Counter)
     virtual_s: float = 0.0
     trace: list[str] | None = None
@@ -63,29 +63,29 @@ class BookieResult:
 
 @dataclass
 class _Ledger:
-    """What a client knows of a ledger it writes."""
+    """The state of a ledger, as its clients have observed it."""
 
     id: int
     key: bytes
     bodies: list[bytes] = field(default_factory=list)
     acked_entries: int = 0
-    """Entries below this were acknowledged."""
+    """Entries below this number were acknowledged."""
     is_fenced: bool = False
     is_delete_started: bool = False
-    """Somebody began to delete it."""
+    """Whether its deletion has begun."""
     is_deleted: bool = False
-    """That is durable."""
+    """Whether its deletion is durable."""
 
     @property
     def status(self) -> LedgerStatus:
-        """What its record says."""
+        """The status in the ledger's metadata."""
         if self.is_delete_started:
             return LedgerStatus.DELETED
         return LedgerStatus.ENDED if self.is_fenced else LedgerStatus.OPEN
 
 
 class BookieWorld:
-    """One seed."""
+    """The run of one seed."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class BookieWorld:
         self.chaos_s = chaos_s
         self.is_calm = calm
         self.crash_at = crash_at
-        """Lose power at this step of the first process, beside (or instead of) the drawn faults."""
+        """Lose power at this step of the first process, in addition to the random faults."""
         self.result = BookieResult(seed)
         rng = self.simulation.chance("swarm")
         self.options = BookieOptions(
@@ -128,22 +128,23 @@ class BookieWorld:
         self.fault_kinds = [kind for kind in kinds if rng.random() < 0.5]
         self.payload_bytes = rng.choice((30, 500, 6000))
         self.is_data_destroyed = False
-        """What was synced was destroyed: the bookie may say that it does not know."""
+        """Whether synced data was destroyed. The bookie may then report entries as unknown."""
         self.attested_sequence = 0
         self.is_index_damaged = False
-        """The index was: what it alone knew may be in limbo."""
+        """Whether the index was damaged. Ledgers of which only the index has information may then be in
+        limbo."""
         self.deletion_s = self.simulation.chance("deletions").choice((0.0, 0.2, 1.0))
-        """The mean pause between two; 0: none."""
+        """Mean seconds between two deletions; 0 for none."""
         self.crash_on_start_chance = self.simulation.chance("starts").choice((0.0, 0.0, 0.5))
-        """How likely a start is not survived, nor the removal of a file."""
+        """Probability of a crash during a start, and during the removal of a journal file."""
         self.ages_index = self.simulation.chance("aged index").random() < 0.4
-        """Does its disk lose a write of the index now and then, with a power cut?"""
+        """Whether the disk sometimes loses a write to the index in a power cut."""
         self.is_over = False
         self._ledgers: list[_Ledger] = []
         self._last_ledger = 0
 
     def run(self) -> BookieResult:
-        """Run and judge."""
+        """Run the seed and check its result."""
         try:
             self.simulation.run(self._main)
         except Exception as error:
@@ -201,9 +202,7 @@ class BookieWorld:
         with trio.move_on_after(CALM_S) as recovery_timeout:
             await done.wait()
         if self.is_data_destroyed and isinstance(self.bookie.last_end, CorruptData):
-            self.result.is_start_refused = (
-                True  # it says that it is to be replaced: honest, and within its promise
-            )
+            self.result.is_start_refused = True  # correct: it reports that it must be replaced
         elif recovery_timeout.cancelled_caught:
             raise Violation(f"liveness: the bookie does not serve {CALM_S:g} s after the faults")
 
@@ -234,13 +233,13 @@ class BookieWorld:
             )
 
     async def _attest(self, store: BookieStore) -> None:
-        """Somebody else knows how far it was synced, of each start and now and then."""
+        """Record how far the journal was synced, as the progress record in the metadata does."""
         while True:
             self.attested_sequence = store.durable_to
             await trio.sleep(WITNESS_S)
 
     async def _delete_ledgers(self, store: BookieStore) -> None:
-        """Whole files hold nothing any more after a while. What was begun may be begun again."""
+        """Delete fenced ledgers, so that whole files become empty. An unfinished deletion may be repeated."""
         rng = self.simulation.chance(f"deletions/{self.bookie.state.incarnation}")
         while True:
             await trio.sleep(rng.expovariate(1 / self.deletion_s))
@@ -256,7 +255,7 @@ class BookieWorld:
                     await store.drop_tombstones(rng.randrange(self._last_ledger + 2))
 
     async def _ledger_statuses(self, ledger_ids: Sequence[int]) -> dict[int, LedgerStatus]:
-        """What the metadata says of them."""
+        """Return the statuses in the metadata of these ledgers."""
         await trio.sleep(0.01)
         ledgers = {ledger.id: ledger for ledger in self._ledgers}
         return {ledger_id: ledgers[ledger_id].status for ledger_id in ledger_ids}
@@ -275,10 +274,10 @@ class BookieWorld:
             self.result.faults["dies again"] += 1
 
     def on_durable(self, disk: SimDisk, name: str, offset: int, data: bytes) -> None:
-        """See `DiskWatcher`."""
+        """Ignore durable bytes; see `DiskWatcher`."""
 
     def on_change_started(self, disk: SimDisk, change: str, name: str) -> None:
-        """See `DiskWatcher`."""
+        """Crash soon after the removal of a journal file, with some probability; see `DiskWatcher`."""
         if change == "delete" and name.startswith("journal-"):
             self._maybe_crash_soon(self.simulation.chance(f"removal of {name}"), 8)
 
@@ -312,13 +311,13 @@ class BookieWorld:
                 network.reset(rng.choice(list(network.connections.values())))
 
     async def _age_index(self, rng: Random) -> None:
-        """The device lost a write that it had confirmed: after a power cut, a page has older content."""
+        """Cut the power and replace a page of the index by older content, as if the device lost a write."""
         disk = self.bookie.devices()[0]
         while True:
             await trio.sleep(rng.expovariate(0.4))
             self.bookie.power_cut()
             if disk.age_map(rng):
-                self.is_index_damaged = True  # it is built again
+                self.is_index_damaged = True  # the start rebuilds it
                 self.result.faults["aged index"] += 1
 
     # --- the clients ------------------------------------------------------------------------------
@@ -339,7 +338,7 @@ class BookieWorld:
                 await trio.sleep(0.1)
 
     async def _client(self, host: Host) -> None:
-        """Write one ledger after the other; go on with the same one after a lost connection."""
+        """Write one ledger after the other. After a lost connection, continue with the same ledger."""
         rng = host.random
         ledger: _Ledger | None = None
         async with trio.open_nursery() as nursery:
@@ -352,7 +351,7 @@ class BookieWorld:
                         await self._write_to(bookie, self._fenced_ledger(rng) or ledger, rng)
                 except (DistributedLogError, trio.TooSlowError):
                     await trio.sleep(rng.random() * 0.2)
-                bookie.link.close(CorruptData("the client goes away"))
+                bookie.link.close(CorruptData("the client disconnects"))
 
     def _new_ledger(self, rng: Random) -> _Ledger:
         self._last_ledger += 1
@@ -361,12 +360,13 @@ class BookieWorld:
         return ledger
 
     def _fenced_ledger(self, rng: Random) -> _Ledger | None:
-        """Now and then a writer that was fenced tries again."""
+        """Return a fenced ledger in a fifth of the calls, so that a fenced writer tries to continue."""
         fenced = [ledger for ledger in self._ledgers if ledger.is_fenced]
         return rng.choice(fenced) if fenced and rng.random() < 0.2 else None
 
     async def _write_to(self, bookie: BookieClient, ledger: _Ledger, rng: Random) -> None:
-        """A stream: send again from somewhere below what was acknowledged (H10), then new entries."""
+        """Write with a new stream: resend from an entry below the acknowledged ones (H10), then send new
+        entries."""
         is_recovery = rng.random() < 0.1
         start = max(0, ledger.acked_entries - rng.randrange(0, 4))
         errors: list[DistributedLogError] = []
@@ -376,7 +376,7 @@ class BookieWorld:
 
         def on_acked(count: int) -> None:
             if was_deleted and not self.is_data_destroyed:
-                what = f"H89: ledger {ledger.id} was deleted, and takes entries"
+                what = f"H89: ledger {ledger.id} was deleted, and accepts entries"
                 self.simulation.fail(Violation(what))
             ledger.acked_entries = max(ledger.acked_entries, start + count)
             progress.set()
@@ -436,7 +436,8 @@ class BookieWorld:
     # --- the end ----------------------------------------------------------------------------------
 
     async def _read_back(self, host: Host) -> None:
-        """All that was acknowledged is there, byte by byte; or is unknown, where rot was planted."""
+        """Check that all acknowledged entries are readable and unchanged, or unknown if data was
+        destroyed."""
         next_by_ledger: dict[int, int] = {}
         async with trio.open_nursery() as nursery:
             while True:
@@ -477,15 +478,17 @@ class BookieWorld:
             return entry + 1
         for record in read_records:
             if bytes(record.record) != ledger.bodies[record.entry]:
-                raise Violation(f"ledger {ledger.id} entry {record.entry} came back changed")
+                raise Violation(
+                    f"ledger {ledger.id} entry {record.entry} was returned with other bytes"
+                )
         expected = list(range(entry, response.complete_to + 1))
         if not response.known and not self.is_data_destroyed and not self.is_index_damaged:
-            raise Violation(f"H3: ledger {ledger.id} is in limbo, and nothing was destroyed")
+            raise Violation(f"H3: ledger {ledger.id} is in limbo, although no data was destroyed")
         if [record.entry for record in read_records] != expected and not (
             self.is_data_destroyed and not response.known
         ):
             raise Violation(
-                f"ledger {ledger.id}: asked for {entry} to {ledger.acked_entries - 1}, got"
+                f"ledger {ledger.id}: requested {entry} to {ledger.acked_entries - 1}, received"
                 f" {[record.entry for record in read_records]} complete to {response.complete_to}"
             )
         return (

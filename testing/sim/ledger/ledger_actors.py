@@ -1,4 +1,4 @@
-"""The writer and the tailing reader of the ledger world: drivers of the product's cores, without tasks."""
+"""The writer and the tailing reader of the ledger world, which drive the product's cores without tasks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ from .ledger_oracles import LedgerOracles
 
 
 class SimWriter:
-    """The driver of `PendingAdds` and `EnsembleChange`, as `ledger/write/ledger_writer.py` does it with
+    """Drives `PendingAdds` and `EnsembleChange` as `ledger/write/ledger_writer.py` does, but without
     tasks."""
 
     def __init__(self, net: LedgerNet, oracles: LedgerOracles, entries_max: int) -> None:
@@ -45,7 +45,7 @@ class SimWriter:
         self.deadline = NEVER
 
     def start(self) -> None:
-        """Open the streams, begin adding."""
+        """Open the add streams and start adding entries."""
         for slot in range(len(self.window.slots)):
             self._open(slot)
         self._add()
@@ -99,7 +99,7 @@ class SimWriter:
             self.failed_since.setdefault(slot, self.net.now)
 
     def _tick(self) -> None:
-        """Reconnect within the bound, replace beyond it, try again for those that go without."""
+        """Reconnect failed slots for 0.3 s, then replace their bookies. Retry detached slots."""
         if self.error is not None:
             return
         net = self.net
@@ -202,7 +202,7 @@ class SimWriter:
 
 
 class SimReader:
-    """Tails: asks some bookie of the stored ensemble for its LAC and reads up to it."""
+    """Tails the ledger: requests the LAC from a bookie of the stored ensemble, and reads up to it."""
 
     def __init__(self, net: LedgerNet, oracles: LedgerOracles, name: str, until_s: float) -> None:
         self.net = net
@@ -212,7 +212,7 @@ class SimReader:
         self.next_entry = 0
 
     def poll(self) -> None:
-        """One round, and again."""
+        """Poll once, and schedule the next poll until ``until_s``."""
         net = self.net
         bookie = net.random.choice(self.oracles.store.value.last_fragment.bookies)
         link = net.link(self.name, bookie)

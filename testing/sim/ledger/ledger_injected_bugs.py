@@ -1,8 +1,8 @@
-"""Bugs put into the ledger cores on purpose: each must be found by the seeds of `ledger_world`.
+"""Bugs that are injected into the ledger cores. The seeds of `ledger_world` must find each of them.
 
-A bug is one replaced function, put in for the length of a `with`. What no budget of seeds finds is in
-`DIRECTED_ONLY`, with the test that has the order of events. Names in brackets are where the bug comes from:
-D1.. are BookKeeper's own history, H1.. this design's hazards.
+A bug is one replaced function for the length of a `with` block. `DIRECTED_ONLY` lists bugs that no practical
+number of seeds finds; the named test has the order of events for them. Codes in parentheses name the origin:
+D1 … are bugs of BookKeeper's history, H1 … are hazards of this design, inv. is an invariant.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from .ledger_world import FAULTS, WorldOptions, run_seed
 
 
 def _silence(self: QuorumCoverage, entry: int) -> bool | None:
-    """What does not answer does not have it."""
+    """Count a bookie that does not answer as one without the entry."""
     negatives, has_pending = 0, False
     for slot in self._striping.write_set(entry):
         source = self.replicas[slot]
@@ -51,7 +51,7 @@ _committed = SimWriter._committed
 
 
 def _ack_first(self: SimWriter, round_: EnsembleChangeRound) -> None:
-    """Switch to the new ensemble, acks and all, and tell the store later."""
+    """Switch to the new ensemble and count its acks before the store has the change."""
     proposed = round_.proposed
     assert proposed is not None
     self.store.cas(round_.version, proposed, lambda *_: None)
@@ -67,7 +67,7 @@ def _late_acks(self: PendingAdds, stream: SlotStream, count: int) -> int:
 
 
 def _cumulative_ids(self: PendingAdds, stream: SlotStream, count: int) -> int:
-    """ "Up to this id" from a bookie, wherever in the ensemble it is by now."""
+    """Count an ack as "all entries up to this ID" for the bookie, in whichever slot it is now."""
     through = min(
         self.striping.nth_held(stream.slot, stream.first_entry, count - 1), self.last_entry
     )
@@ -123,7 +123,7 @@ def _damage_is_absence(self: LedgerRecovery, *answer: Any, **damaged: Any) -> li
 
 
 def _start_anywhere(self: LedgerRecovery, slot: int, lac: int, known: bool) -> list[RecoveryAction]:
-    """Trust the last fragment's bookies about the LAC, although they may have seen nothing yet."""
+    """Trust the last fragment's bookies about the LAC, even if they have not received an entry yet."""
     frozen = self._frozen_fragment
     self._frozen_fragment = replace(frozen, first_entry=0)
     try:
@@ -141,7 +141,7 @@ def _write_back_to_one(
 
 
 def _commit_early(self: SimRecoverer, actions: list[RecoveryAction]) -> None:
-    """Each ensemble change of a recovery goes to the store at once."""
+    """Write each ensemble change of a recovery to the store at once."""
     recovery, store = self.recovery, self.store
     if (
         recovery is not None
@@ -157,7 +157,7 @@ def _commit_early(self: SimRecoverer, actions: list[RecoveryAction]) -> None:
 
 
 def _close_over_recovery(self: SimWriter) -> None:
-    """The writer closes although somebody recovers."""
+    """Close as the writer even if a recovery has begun."""
     if self.error is None and self.change.pending_round is None:
         lac, store = self.window.lac, self.store
         length = header_of(self.oracles.records[lac]).length_so_far if lac >= 0 else 0
@@ -195,13 +195,13 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
 FAULTS_FOR = {
     "acks complete while a change is undecided (inv. 7)": ("freeze", "freeze", "stop", "break"),
 }
-"""Faults to draw from where a bug needs certain ones: none in 10,000 seeds of the whole mix."""
+"""The faults for bugs that need certain ones: 10,000 seeds with all kinds do not find these bugs."""
 DIRECTED_ONLY = ("acks are cumulative by entry id (H1)",)
-"""Too rare for a budget of seeds; tests/ledger/write/test_pending_adds.py has the order of events."""
+"""Too rare for seeds. tests/ledger/write/test_pending_adds.py has the order of events."""
 
 
 def seeds_until_found(name: str, seeds: range) -> int | None:
-    """The first seed that finds the bug, or None."""
+    """Return the first seed that finds the bug, or None."""
     options = WorldOptions(faults=FAULTS_FOR.get(name, tuple(FAULTS)))
     with planted(PLANTED[name]):
         for seed in seeds:

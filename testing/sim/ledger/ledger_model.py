@@ -1,7 +1,7 @@
-"""A bookie as the ledger protocol sees it, in a few lines that are plainly right.
+"""A minimal model of a bookie in the ledger protocol, simple enough to be evidently correct.
 
-What it stores is durable at once; what a real bookie does to get there is the bookie's own matter. Shared
-by the seeded world (`ledger_world.py`) and by tests of the drivers.
+Stored entries are durable at once, because durability is tested with real bookies. The seeded world
+(`ledger_world.py`) and the tests of the drivers share the model.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from ....runtime.interfaces.host import Buffer
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a bookie reads of a record."""
+    """The fields of a record that a bookie reads."""
 
     entry: int
     length_so_far: int
@@ -28,14 +28,14 @@ class Header:
 
 
 def header_of(record: Buffer) -> Header:
-    """The fields of a record that the protocol uses."""
+    """Return the fields of a record that the protocol uses."""
     _, _, payload_bytes, _, _, _, _, entry, length_so_far, lac = HEADER.unpack_from(record)
     return Header(entry, length_so_far, payload_bytes, lac)
 
 
 @dataclass(slots=True)
 class ModelLedger:
-    """What one bookie holds of one ledger."""
+    """The state of one ledger on one bookie."""
 
     entries: dict[int, bytes] = field(default_factory=dict)
     fenced: bool = False
@@ -43,11 +43,11 @@ class ModelLedger:
     limbo: bool = False
     key: bytes | None = None
     damaged: set[int] = field(default_factory=set)
-    """Entries whose bytes rotted."""
+    """Corrupt entries."""
 
 
 class ModelBookie:
-    """The rules of invariants 11 to 13, 22, 30, and nothing else."""
+    """A bookie that implements only the rules of invariants 11 to 13, 22 and 30."""
 
     def __init__(self, bookie_id: str) -> None:
         self.id = bookie_id
@@ -55,7 +55,7 @@ class ModelBookie:
         self.read_only = False
 
     def ledger(self, ledger_id: int, key: bytes) -> ModelLedger:
-        """Made on first sight: also by a fence (inv. 12)."""
+        """Return the state of a ledger. The first request creates it, also if it is a fence (inv. 12)."""
         model_ledger = self.ledgers.setdefault(ledger_id, ModelLedger())
         if model_ledger.key is None:
             model_ledger.key = key
@@ -64,7 +64,7 @@ class ModelBookie:
         return model_ledger
 
     def add(self, ledger_id: int, key: bytes, record: Buffer, *, recovery: bool) -> None:
-        """Check the fence and store, in one step (inv. 11). Raises what a bookie refuses with."""
+        """Check the fence and store the record in one step (inv. 11). Raises the same errors as a bookie."""
         ledger = self.ledger(ledger_id, key)
         if ledger.fenced and not recovery:
             raise LedgerFenced(f"{self.id}: ledger {ledger_id} is fenced")
@@ -78,13 +78,14 @@ class ModelBookie:
         ledger.lac = max(ledger.lac, header.lac)
 
     def write_lac(self, ledger_id: int, key: bytes, lac: int) -> None:
-        """The writer's explicit LAC; refused when fenced (H24)."""
+        """Apply an explicit LAC of the writer. It is ignored if the ledger is fenced (H24)."""
         ledger = self.ledger(ledger_id, key)
         if not ledger.fenced:
             ledger.lac = max(ledger.lac, lac)
 
     def fence(self, ledger_id: int, key: bytes) -> tuple[int, int, bool]:
-        """LAC, last entry, known."""
+        """Fence the ledger and return its LAC, its last entry, and whether its entries are known (no limbo
+        state)."""
         ledger = self.ledger(ledger_id, key)
         ledger.fenced = True
         return ledger.lac, max(ledger.entries, default=-1), not ledger.limbo
@@ -99,7 +100,10 @@ class ModelBookie:
         *,
         fence: bool = False,
     ) -> tuple[int, int, bool, list[bytes]]:
-        """complete_to, LAC, known, records (H9). Damaged records are handed out damaged."""
+        """Return complete_to, the LAC, whether entries are known, and the records (H9).
+
+        Corrupt ones stay corrupt.
+        """
         ledger = self.ledger(ledger_id, key)
         if fence:
             ledger.fenced = True
@@ -121,7 +125,10 @@ def _damage(record: bytes) -> bytes:
 
 
 class ModelStream:
-    """The bookie's side of one add stream: counts, and is poisoned by its first refusal (H1)."""
+    """The bookie's side of one add stream.
+
+    It counts its entries, and rejects all after the first error (H1).
+    """
 
     def __init__(self, bookie: ModelBookie, ledger_id: int, key: bytes, *, recovery: bool) -> None:
         self._bookie = bookie
@@ -132,12 +139,12 @@ class ModelStream:
         self.refusal: DistributedLogError | None = None
 
     def write_lac(self, lac: int) -> None:
-        """The writer's explicit LAC; a recovery has none to say, nor has a writer that was refused."""
+        """Apply an explicit LAC, except for recovery streams and after a rejected entry."""
         if self.refusal is None and not self._recovery:
             self._bookie.write_lac(self._ledger_id, self._key, lac)
 
     def add(self, record: Buffer) -> bool:
-        """Store, or poison the stream; False: dropped or refused."""
+        """Store a record. Return False if it, or an earlier one of this stream, was rejected."""
         if self.refusal is not None:
             return False
         try:

@@ -1,7 +1,8 @@
-"""Bookies with misfortunes, the links to them and the store of one record, on the ledger world's heap.
+"""Bookies with faults, the links to them, and the store of one record, on the event heap of the ledger world.
 
-A link delivers in order at any delay; when it breaks, a prefix of what was sent still arrives, maybe much
-later. The store does compare-and-set; it may stand still, and lose its answers.
+A link delivers messages in order with any delay. When it breaks, some of the sent messages still arrive,
+maybe
+much later. The store supports compare-and-set. It can freeze and lose its answers.
 """
 
 import heapq
@@ -26,7 +27,7 @@ NEVER = float("inf")
 
 
 class SimBookie:
-    """A model bookie with its misfortunes."""
+    """A model bookie and its present faults."""
 
     def __init__(self, bookie_id: str) -> None:
         self.id = bookie_id
@@ -38,7 +39,7 @@ class SimBookie:
 
 
 class LedgerNet:
-    """Time and chance of a world, its bookies and the links to them."""
+    """Time and randomness of a world, its bookies and the links to them."""
 
     def __init__(self, random: Random, bookies: int) -> None:
         self.random = random
@@ -50,15 +51,15 @@ class LedgerNet:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
 
-    # --- time and chance --------------------------------------------------------------------------
+    # --- time and randomness ----------------------------------------------------------------------
 
     def call_after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Do something later."""
+        """Schedule an action."""
         self._sequence += 1
         heapq.heappush(self._heap, (self.now + delay_s, self._sequence, action))
 
     def run_until(self, end: float, is_done: Callable[[], bool]) -> None:
-        """Do what is due, up to ``end`` or ``done``."""
+        """Run the scheduled actions in order, until time ``end`` or until ``is_done`` returns True."""
         while self._heap and self.now < end:
             self.now, _, action = heapq.heappop(self._heap)
             action()
@@ -66,20 +67,23 @@ class LedgerNet:
                 break
 
     def delay(self) -> float:
-        """How long a message takes: mostly about a millisecond, now and then very long."""
+        """Return the travel time of a message: usually about a millisecond, sometimes up to 1.5 s."""
         roll = self.random.random()
         if self.healed or roll > 0.06:
             return 0.0005 + 0.001 * self.random.random()
         return self.random.random() * (0.05 if roll > 0.015 else 1.5)
 
     def note(self, line: str) -> None:
-        """Into the trace that a failing seed prints."""
+        """Add a line to the trace that a failing seed prints."""
         self.trace.append(f"{self.now:8.4f} {line}")
 
     # --- bookies ----------------------------------------------------------------------------------
 
     def link(self, client: str, bookie_id: str) -> "SimLink | None":
-        """The live connection, made where there is none; None when it cannot be made now."""
+        """Return the live connection of a client to a bookie, or make one.
+
+        Return None if that is impossible now.
+        """
         link = self.links.get((client, bookie_id))
         if link is not None and link.closed is None:
             return link
@@ -97,7 +101,11 @@ class LedgerNet:
         kept_bookies: dict[int, str],
         excluded: list[str],
     ) -> dict[int, str]:
-        """Bookies for these slots, as ``client`` sees them; "": as one that is cut off from none."""
+        """Choose bookies for these slots.
+
+        Args:
+            client: The client whose cut links are considered. "" has none.
+        """
         candidates = [
             Candidate(b.id, is_unavailable=b.down or self.now < b.cut_off_until.get(client, 0.0))
             for b in self.bookies.values()
@@ -107,7 +115,10 @@ class LedgerNet:
         )
 
     def stop(self, bookie: SimBookie, for_s: float) -> None:
-        """A power cut: connections end, what was stored stays."""
+        """Cut the power of a bookie for ``for_s`` seconds.
+
+        Its connections end, and stored entries are kept.
+        """
         bookie.down = True
         for link in list(self.links.values()):
             if link.bookie is bookie:
@@ -120,7 +131,7 @@ class LedgerNet:
 
 
 class SimLink:
-    """A connection: in order, any delay; when it breaks, a prefix of what was sent still arrives."""
+    """A connection that delivers in order with any delay. After a break, some sent messages still arrive."""
 
     def __init__(self, net: LedgerNet, client: str, bookie: SimBookie) -> None:
         self.net = net
@@ -133,7 +144,10 @@ class SimLink:
         self._requests: list[Callable[[DistributedLogError], None]] = []
 
     def break_(self, arrives_for_s: float) -> None:
-        """What arrives later than ``prefix_s`` from now is lost; the client learns at once."""
+        """Break the connection. Messages that arrive later than ``arrives_for_s`` from now are lost.
+
+        The client receives the error at once.
+        """
         if self.closed is not None:
             return
         self.closed = ConnectionLost(f"the connection to {self.bookie.id} broke")
@@ -146,7 +160,7 @@ class SimLink:
             fail_request(self.closed)
 
     def send(self, action: Callable[[], None]) -> None:
-        """Send to the bookie; ``action`` runs on arrival."""
+        """Send a message to the bookie. ``action`` runs on arrival."""
         net = self.net
         self._arrives_at = max(self._arrives_at, net.now + net.delay())
 
@@ -161,7 +175,7 @@ class SimLink:
         net.call_after(self._arrives_at - net.now, arrive)
 
     def reply(self, action: Callable[[], None]) -> None:
-        """Send to the client."""
+        """Send a message to the client. ``action`` runs on arrival, unless the connection is broken."""
         net = self.net
         self._reply_arrives_at = max(self._reply_arrives_at, net.now + net.delay())
 
@@ -177,7 +191,13 @@ class SimLink:
         on_failed: Callable[[DistributedLogError], None],
         timeout_s: float,
     ) -> None:
-        """``act`` runs at the bookie and returns what is done with the answer at the client."""
+        """Send a request.
+
+        Args:
+            run_at_bookie: Runs at the bookie and returns the action that handles the answer at the client.
+            on_failed: Called once with the error if the connection breaks or the answer is late.
+            timeout_s: Seconds until the request fails with `RequestTimeout`.
+        """
         if self.closed is not None:
             on_failed(self.closed)
             return
@@ -223,14 +243,14 @@ class SimLink:
         on_progress: Callable[[], None],
         on_broken: Callable[[Exception], None],
     ) -> "SimSink":
-        """As `bookie/client/bookie_client.py`; what breaks ends the run."""
+        """Open an add stream, as in `bookie/client/bookie_client.py`. Internal errors end the run."""
         sink = SimSink(self, ledger, key, recovery, on_acked, on_refused, on_progress)
         self._sinks.append(sink)
         return sink
 
 
 class SimSink:
-    """One add stream, both sides of it."""
+    """One add stream with both of its sides."""
 
     def __init__(
         self,
@@ -253,36 +273,36 @@ class SimSink:
         self.has_lac_waiters = False
 
     def send(self, record: Buffer) -> None:
-        """One record to the bookie."""
+        """Send one record to the bookie."""
         self._link.send(lambda: self._arrive(record))
 
     def shared_sender(self, streams: Sequence[object]) -> None:
-        """The simulated links share nothing."""
+        """Return None: simulated links have no shared sender."""
 
     def shared_lac_sender(self, streams: Sequence[object]) -> None:
-        """Each by itself."""
+        """Return None: simulated links have no shared sender."""
 
     def send_lac(self, lac: int) -> None:
-        """The explicit LAC to the bookie."""
+        """Send the explicit LAC to the bookie."""
         self._link.send(lambda: self._stream.write_lac(lac))
 
     def call_when_processed(self, on_processed: Callable[[], None], timeout_s: float) -> None:
-        """Call ``done`` when an answer to a request sent now has arrived."""
+        """Call ``on_processed`` when the bookie has processed everything sent before this call."""
         self._link.send(lambda: self._link.reply(on_processed))
 
     def close(self) -> None:
-        """What comes back is dropped."""
+        """Close the stream. Later errors are dropped."""
         self._closed = True
 
     def on_broken(self, error: DistributedLogError) -> None:
-        """The link ended."""
+        """Report that the link broke."""
         if not self._closed:
             self._on_refused(self._acked, error)
 
     def _arrive(self, record: Buffer) -> None:
         refused_before = self._stream.refusal
         if self._stream.add(record):
-            if not self._acking:  # acks gather, as after one sync
+            if not self._acking:  # acks are grouped, as after one sync
                 self._acking = True
                 self._link.net.call_after(self._link.net.random.random() * 0.002, self._ack)
         elif refused_before is None and self._stream.refusal is not None:
@@ -297,7 +317,7 @@ class SimSink:
         self._acking = False
         count = self._stream.count
 
-        # A closed stream's acks still come in: it is the window that must not count them.
+        # Acks of a closed stream still arrive. `PendingAdds` must not count them.
         def told() -> None:
             self._acked = count
             try:
@@ -310,7 +330,7 @@ class SimSink:
 
 
 class SimStore:
-    """The ledger's record under compare-and-set; answers may be late, or lost."""
+    """The ledger's metadata under compare-and-set. Answers may be late or lost."""
 
     def __init__(
         self, net: LedgerNet, value: LedgerMetadata, on_closed: Callable[[LedgerMetadata], None]
@@ -328,11 +348,16 @@ class SimStore:
         new: LedgerMetadata,
         on_done: Callable[[bool | None, LedgerMetadata, int], None],
     ) -> None:
-        """``done`` gets True, False (conflict) or None (unknown), and the record as it is then."""
+        """Replace the metadata if the version matches.
+
+        Args:
+            on_done: Called with True, False (conflict) or None (unknown), and the metadata and version at
+                that time.
+        """
         self._call(lambda: self._apply(version, new), on_done)
 
     def get(self, on_done: Callable[[bool | None, LedgerMetadata, int], None]) -> None:
-        """The record and its version."""
+        """Read the metadata and its version. The answer is never lost."""
         self._call(lambda: True, on_done, lossless=True)
 
     def _call(

@@ -1,8 +1,11 @@
-"""What must hold in the ledger world, looked at with every step.
+"""The rules of the ledger world, checked at each step.
 
-An entry is acked only when Qa bookies of the *stored* ensemble have it (inv. 4, 7, 8); at the close and
-after: no acked or delivered entry lies beyond the end (inv. 16, 20, D18), every entry has Qa copies in its
-recorded fragment (inv. 20), what recovery saw it kept (inv. 17), no bookie's LAC is beyond the end (inv. 5).
+An entry is acked only if Qa bookies of the *stored* ensemble have it (inv. 4, 7, 8). At the close and later:
+
+- No acked or delivered entry is after the end (inv. 16, 20, D18).
+- Each entry has Qa copies in its recorded fragment (inv. 20).
+- Entries that recovery has read are kept (inv. 17).
+- No bookie's LAC is after the end (inv. 5).
 """
 
 from ....ledger.model.ledger_metadata import LedgerMetadata
@@ -12,29 +15,29 @@ from .ledger_network import KEY, LEDGER, LedgerNet, SimStore
 
 
 class LedgerViolation(AssertionError):
-    """An oracle was not satisfied."""
+    """A rule of the ledger protocol was broken."""
 
 
 def end_of(metadata: LedgerMetadata) -> int:
-    """The last entry of a closed ledger."""
+    """Return the last entry of a closed ledger."""
     assert metadata.last_entry is not None
     return metadata.last_entry
 
 
 class LedgerOracles:
-    """The stored record, and what was written, acked and delivered."""
+    """The stored metadata, and the written, acked and delivered entries."""
 
     def __init__(self, net: LedgerNet, created: LedgerMetadata) -> None:
         self._net = net
         self.striping = Striping(created.ensemble_size, created.write_quorum, created.ack_quorum)
         self.store = SimStore(net, created, self.on_closed)
         self.records: dict[int, bytes] = {}
-        """What was written, by entry."""
+        """The written records by entry ID."""
         self.acked_to = self.delivered_to = -1
         self.closed_metadata: LedgerMetadata | None = None
 
     def count_copies(self, entry: int) -> int:
-        """How many bookies of the stored ensemble hold this entry (what a lost disk held counts)."""
+        """Return how many bookies of the stored ensemble have this entry. Entries of a lost disk count."""
         fragment = self.store.value.fragment_of(entry)
         return sum(
             entry in self._net.bookies[fragment.bookies[slot]].model.ledger(LEDGER, KEY).entries
@@ -43,7 +46,7 @@ class LedgerOracles:
         )
 
     def on_acked(self, lac: int) -> None:
-        """The application was told: all up to ``lac`` is safe."""
+        """The application was notified that all entries up to ``lac`` are safe."""
         for entry in range(self.acked_to + 1, lac + 1):
             if self.count_copies(entry) < self.striping.ack_quorum:
                 raise LedgerViolation(
@@ -57,7 +60,7 @@ class LedgerOracles:
             )
 
     def on_delivered(self, entry: int, record: bytes) -> None:
-        """A reader handed this entry to its user."""
+        """A reader delivered this entry to its user."""
         if self.records.get(entry) != record:
             raise LedgerViolation(f"G5: entry {entry} delivered with other bytes")
         self.delivered_to = max(self.delivered_to, entry)
@@ -67,7 +70,7 @@ class LedgerOracles:
             )
 
     def on_closed(self, metadata: LedgerMetadata) -> None:
-        """The store took a close."""
+        """The store accepted a close."""
         if self.closed_metadata is not None:
             if (self.closed_metadata.last_entry, self.closed_metadata.length) != (
                 metadata.last_entry,
@@ -92,9 +95,9 @@ class LedgerOracles:
                 )
 
     def final_check(self, errors: str) -> None:
-        """After the heal; ``errors``: what the recoverers met."""
+        """Check the end state after all faults have ended. ``errors`` lists the errors of the recoverers."""
         if self.closed_metadata is None:
-            raise LedgerViolation(f"the ledger did not close after the heal: {errors}")
+            raise LedgerViolation(f"the ledger did not close after the faults ended: {errors}")
         end = end_of(self.closed_metadata)
         for bookie in self._net.bookies.values():
             if bookie.model.ledger(LEDGER, KEY).lac > end:

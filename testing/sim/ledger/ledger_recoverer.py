@@ -1,4 +1,5 @@
-"""A recoverer of the ledger world: drives `ledger.recovery`, dies now and then, tries again."""
+"""A client of the ledger world that recovers the ledger: drives `LedgerRecovery`, sometimes dies, and
+retries."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +29,7 @@ from .ledger_oracles import LedgerOracles, LedgerViolation, end_of
 
 
 class SimRecoverer:
-    """The driver of `LedgerRecovery`; tries again until the ledger is closed."""
+    """Drives `LedgerRecovery`, and retries until the ledger is closed."""
 
     def __init__(
         self, net: LedgerNet, oracles: LedgerOracles, name: str, busy_share: float
@@ -38,7 +39,7 @@ class SimRecoverer:
         self.store = oracles.store
         self.name = name
         self.busy_share = busy_share
-        """How often a bookie refuses a fence as too busy."""
+        """Share of fence requests that a bookie rejects as too busy."""
         self.recovery: LedgerRecovery | None = None
         self.streams: SlotStreams | None = None
         self.version = 0
@@ -48,7 +49,7 @@ class SimRecoverer:
         self.seen_entries: set[int] = set()
 
     def begin(self) -> None:
-        """Read the record; mark it as in recovery."""
+        """Start an attempt: read the ledger's metadata and mark it as in recovery."""
         self.attempt += 1
         self.recovery, self.streams = None, None
         self.seen_entries = set()
@@ -85,7 +86,7 @@ class SimRecoverer:
                 self._close(recovery, action)
         if recovery.phase is RecoveryPhase.FAILED and self.recovery is recovery:
             self.error, self.recovery = recovery.error, None
-            self.net.note(f"{self.name} gives up: {recovery.error}")
+            self.net.note(f"{self.name} fails: {recovery.error}")
             if self.streams is not None:
                 self.streams.end_all()
             if not self.will_die or self.attempt < 2:
@@ -152,7 +153,7 @@ class SimRecoverer:
         entries, is_damaged = [], False
         for record in records:
             header = header_of(record)
-            if record != self.oracles.records[header.entry]:  # stands for the digest
+            if record != self.oracles.records[header.entry]:  # in place of the digest check
                 is_damaged = True
                 break
             entries.append(FoundEntry(header.entry, header.length_so_far, record))
@@ -196,7 +197,7 @@ class SimRecoverer:
             )
 
     def _check_silent(self, recovery: LedgerRecovery, acked_before: dict[int, int]) -> None:
-        """A slot that owes and says nothing has failed."""
+        """Fail the slots with unacknowledged entries that made no progress since the last check."""
         if self.recovery is not recovery or recovery.phase is not RecoveryPhase.READING:
             return
         window = recovery.pending_adds
@@ -217,7 +218,7 @@ class SimRecoverer:
 
     def _close(self, recovery: LedgerRecovery, action: CloseLedger) -> None:
         if self.will_die and self.attempt == 1:
-            self.recovery = None  # killed just before the close: nothing of it is visible
+            self.recovery = None  # killed just before the close, of which nothing is visible
             self.net.call_after(0.5, self.begin)
             return
         end = end_of(action.metadata)

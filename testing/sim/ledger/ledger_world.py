@@ -1,10 +1,11 @@
-"""The ledger protocol in a seeded world without tasks: cores, model bookies, one heap of events.
+"""The ledger protocol in a seeded world without tasks: the product's cores, model bookies, one event heap.
 
-A writer, tailing readers and several recoverers meet on one ledger while links delay, stall and break,
-bookies stop, hang, turn read-only, lose their memory of what they lost (limbo) or rot, and the metadata
-store freezes or loses its answers. The cores are the product's own (`add_window`, `ensemble_change`,
-`recovery`, `streams`); what is here are the drivers and the oracles. After the faults everything heals and
-the ledger must close. Thousands of seeds a minute; `pytest` runs DLOG_LEDGER_SEEDS of them.
+A writer, tailing readers and several recoverers use one ledger. Links delay, stall and break. Bookies stop,
+hang, become read-only, lose entries (limbo state) or corrupt them. The metadata store freezes or loses
+answers. The cores are the product's code (`PendingAdds`, `EnsembleChange`, `LedgerRecovery`, `SlotStreams`).
+This package adds only drivers and oracles. After the faults everything is repaired, and the ledger must
+close.
+One process runs thousands of seeds per minute. The test suite runs DLOG_LEDGER_SEEDS of them.
 """
 
 from dataclasses import dataclass
@@ -35,20 +36,20 @@ FAULTS = [
 
 @dataclass(frozen=True, slots=True)
 class WorldOptions:
-    """How much happens in one seed."""
+    """The size of one seed."""
 
     entries_max: int = 24
     recoverers: int = 3
     readers: int = 1
     faults: tuple[str, ...] = tuple(FAULTS)
-    """What may happen, drawn evenly; a kind named twice is twice as likely."""
+    """The kinds of faults, chosen with equal probability. A kind that is listed twice is twice as likely."""
     horizon_s: float = 4.0
-    """Faults end here; then all heals."""
+    """When all faults end, in virtual seconds."""
     deadline_s: float = 60.0
 
 
 class World:
-    """One seed's run."""
+    """The run of one seed."""
 
     def __init__(self, seed: int, options: WorldOptions = WorldOptions()) -> None:
         self.random = Random(seed)
@@ -68,15 +69,15 @@ class World:
             key=KEY,
         )
         self.oracles = LedgerOracles(self.net, metadata)
-        self.random.randrange(3)  # drawn for nothing: without it every seed is another run
+        self.random.randrange(3)  # unused draw, kept so that each seed stays the same run
         self.busy_share = self.random.choice([0.0, 0.1, 0.3])
-        """How often a bookie refuses a fence as too busy."""
+        """Share of fence requests that a bookie rejects as too busy."""
         kinds = dict.fromkeys(options.faults)
         chosen_kinds = tuple(kind for kind in kinds if self.random.random() < 0.35)
         self.faults = (
             chosen_kinds if chosen_kinds and self.random.random() < 0.6 else options.faults
         )
-        """What may happen in this seed: mostly a few kinds, each often (swarm testing)."""
+        """The fault kinds of this seed: mostly a few kinds, each often (swarm testing)."""
         self.writer = SimWriter(self.net, self.oracles, options.entries_max)
         self.readers = [
             SimReader(self.net, self.oracles, f"reader{n}", options.horizon_s + 2.0)
@@ -87,7 +88,7 @@ class World:
     # --- a run ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Raises `LedgerViolation` (or a core's own assert) when anything is wrong."""
+        """Run the seed. Raises `LedgerViolation`, or an AssertionError of a core, if a rule is broken."""
         rng, options = self.random, self.options
         self.net.call_after(0.0, self.writer.start)
         for reader in self.readers:
@@ -111,7 +112,7 @@ class World:
         )
 
     def recover(self, name: str) -> None:
-        """Start one more recoverer."""
+        """Start another recoverer."""
         recoverer = SimRecoverer(self.net, self.oracles, name, self.busy_share)
         self.recoverers.append(recoverer)
         recoverer.begin()
@@ -142,7 +143,7 @@ class World:
         elif kind == "lose":
             self.oracles.store.lose_replies = True
         elif kind == "limbo":
-            # A disk is lost: within the promise while it is one, and the bookie says so (inv. 22).
+            # Losing one disk is within the guarantees, and the bookie reports the limbo state (inv. 22).
             if self.oracles.striping.ack_quorum > 1 and not any(
                 b.damaged for b in self.net.bookies.values()
             ):
@@ -175,7 +176,7 @@ class World:
         self.net.call_after(3.0, lambda: self.recover("last"))
 
     def _repair(self, bookie: SimBookie) -> None:
-        """Limbo and rot end by copying from the others, as repair does."""
+        """Copy missing entries from other bookies, as repair does, and end limbo state and corruption."""
         damaged = bookie.model.ledger(LEDGER, KEY)
         for other in self.net.bookies.values():
             for entry, record in other.model.ledger(LEDGER, KEY).entries.items():
@@ -194,7 +195,7 @@ class World:
 
 
 def run_seed(seed: int, options: WorldOptions = WorldOptions()) -> World:
-    """Run one seed; raise `LedgerViolation` or AssertionError with the trace in its notes."""
+    """Run one seed. Its error, a `LedgerViolation` or AssertionError, has the trace in its notes."""
     world = World(seed, options)
     try:
         world.run()
