@@ -1,1 +1,1 @@
-"""Raft in a simulated world of its own."""
+"""Raft in a separate simulated world."""

@@ -1,9 +1,9 @@
-"""Worlds whose disks rot: a part of what was durable is gone, and the node knows what it promised (H106).
+"""Raft worlds whose disks lose durable data, and the nodes detect it (H106).
 
-An entry that all who had it have lost is lost: so two rot at one time only where somebody whole has all
-that they ever had, and none rots while a wiped one is not replaced yet. What is asked is that nothing
-committed is ever replaced, and that all of them are whole again without an operator.
-``python -m distributedlog.testing.sim.raft.raft_corruption --seeds 20000`` runs many.
+An entry is lost if all nodes that had it lose it. Therefore two nodes are corrupt at one time only if an
+intact node has all entries that both ever had, and no node becomes corrupt until each wiped one is replaced.
+The worlds check that no committed entry is ever replaced, and that all nodes become intact without an
+operator. ``python -m distributedlog.testing.sim.raft.raft_corruption --seeds 20000`` runs many seeds.
 """
 
 import random
@@ -28,30 +28,30 @@ from .raft_world import RaftWorld, run_seeds
 
 ASK_AGAIN_S = 0.1
 ANSWER_S = 0.1
-"""Within this all have answered who will."""
+"""All reports that arrive at all arrive within this time."""
 Said = dict[str, VoterReport]
 
 
 class RottingWorld(RaftWorld):
-    """A world of three or five, with one fault more."""
+    """A world of three or five nodes, with corruption as an additional fault."""
 
     def __init__(self, seed: int, *, white_box: bool = True, **_: object) -> None:
         rng = random.Random(seed ^ 0x507)
         faults = Faults.random_mix(rng)
         faults.kinds = faults.kinds or ("crash",)
         if faults.delay_s > 0.1:
-            # Many appends under way that overtake each other are sent anew by the thousand, rot or not:
-            # no connection does that to them, and it would look like a loop.
+            # Pending appends that overtake each other are resent by the thousand, with or without corruption.
+            # A connection does not reorder them, and it would look like a loop.
             faults.propose_rate = 4.0
         super().__init__(seed, nodes=rng.choice((3, 3, 5)), faults=faults, white_box=white_box)
         self.corruptions = self.lost_hard_states = self.double_corruptions = 0
         self._asking: set[str] = set()
         self.schedule(rng.uniform(0.5, 1.0), self.corrupt_node)
 
-    # --- what is lost -----------------------------------------------------------------------------
+    # --- lost data --------------------------------------------------------------------------------
 
     def corrupt_node(self) -> None:
-        """Power goes off somewhere, and what was durable there is less when it comes back."""
+        """Crash a random node and remove a part of its durable data."""
         if self.is_healed:
             return
         self.schedule(self.now + self.rng.expovariate(3.0), self.corrupt_node)
@@ -70,7 +70,7 @@ class RottingWorld(RaftWorld):
         disk.ghost = recovery_floor
         self.corruptions += 1
         self.double_corruptions += bool(corrupt_nodes)
-        if self.rng.random() < 0.3:  # the snapshot that the log begins after
+        if self.rng.random() < 0.3:  # the snapshot on which the log is based
             disk.snapshot, disk.configuration = (
                 StoredSnapshot(),
                 self._bootstrap_configuration(node),
@@ -84,26 +84,27 @@ class RottingWorld(RaftWorld):
                 disk.configuration = disk.snapshot.configuration
                 disk.entries.clear()
         if self.rng.random() < 0.3 and not any(other.disk.forgot for other in corrupt_nodes):
-            disk.hard_state, disk.forgot = HardState(), True  # the ghost is the oracles' now
+            disk.hard_state, disk.forgot = HardState(), True  # only the oracles use the floor now
             self.lost_hard_states += 1
 
     def wipe(self, node: RaftNode) -> None:
-        """Not while somebody has less than it ever had: its word may need all others."""
+        """Wipe a node, unless some node has lost data: its recovery may need all others."""
         if not self.has_lost_data:
             super().wipe(node)
 
     def change_random_member(self) -> None:
-        """Not then either: of two voters each is needed, and what a rotten one had."""
+        """Change a member, unless some node has lost data: with two voters, both are needed for its
+        recovery."""
         if not self.has_lost_data:
             super().change_random_member()
 
     @property
     def has_lost_data(self) -> bool:
-        """Whether somebody has less than it ever had."""
+        """Whether some node has less than it ever had."""
         return any(node.disk.is_haunted for node in self.nodes.values())
 
     def _may_lose_data(self) -> bool:
-        """Whether all voters are there, by whatever log, and two of them are a majority with a third."""
+        """Return whether every known configuration has at least three voters, all of them present."""
         logs = (
             node.disk.log() if node.core is None else node.core.log for node in self.nodes.values()
         )
@@ -116,7 +117,8 @@ class RottingWorld(RaftWorld):
     def _may_corrupt_too(
         self, node: RaftNode, recovery_floor: RaftEntryId, corrupt_nodes: list[RaftNode]
     ) -> bool:
-        """Whether somebody whole, who always was a member, has all that they ever had."""
+        """Return whether an intact node has all entries that the corrupt ones ever had, and members are
+        constant."""
         if (
             len(self.nodes) > len(self.initial_configuration.voters)
             or "members" in self.faults.kinds
@@ -142,10 +144,13 @@ class RottingWorld(RaftWorld):
             else UNKNOWN_CONFIGURATION
         )
 
-    # --- who has forgotten its word asks all others --------------------------------------------------
+    # --- a node without hard state queries all others ------------------------------------------------
 
     def start(self, node: RaftNode) -> None:
-        """One that has forgotten asks first, as `recalling.ask_for_statements` does."""
+        """Start a node.
+
+        Without its hard state it first queries the others, as `request_voter_reports` does.
+        """
         if not node.disk.forgot or node.core is not None or node.gone:
             super().start(node)
         elif node.node_id not in self._asking:
@@ -168,7 +173,7 @@ class RottingWorld(RaftWorld):
         self.schedule(self.now + ANSWER_S, on_reports, node, lives, reports)
 
     def _answer(self, other: RaftNode, lives: dict[str, int], reports: Said) -> None:
-        is_connected = lives.get(other.node_id) == other.life  # the connection ends with it
+        is_connected = lives.get(other.node_id) == other.life  # a restart ends the connection
         if other.core is not None and other.paused_since < 0 and is_connected:
             reports[other.node_id] = statement_of(other.core)
 
@@ -202,37 +207,37 @@ class RottingWorld(RaftWorld):
 
 
 def statement_of(core: Raft) -> VoterReport:
-    """What a voter says to one that has forgotten."""
+    """Return the report of a voter to a node without hard state."""
     last = RaftEntryId(core.log.last_term, core.log.last_index)
     last = last if core.recovery_floor is None else max(last, core.recovery_floor)
     return VoterReport(core.node_id, core.term, last, core.configuration)
 
 
 class TrustsWhatIsLeft(Raft):
-    """Votes by what its damaged disk still has (planted: H106)."""
+    """Votes according to the remaining data of its damaged disk (injected bug, H106)."""
 
     def __init__(self, node_id: str, durable: DurableState, **named: Any) -> None:
         super().__init__(node_id, replace(durable, recovery_floor=None), **named)
 
 
 class TrustingWorld(RottingWorld):
-    """Of such nodes."""
+    """A world of `TrustsWhatIsLeft` nodes."""
 
     core_class = TrustsWhatIsLeft
 
 
 class RemembersNothing(RottingWorld):
-    """Who has forgotten its word goes on as if it had never given any (planted: H106)."""
+    """A node without hard state continues as if it had never voted (injected bug, H106)."""
 
     def start(self, node: RaftNode) -> None:
-        """It asks nobody."""
+        """Start without querying the others."""
         if node.disk.forgot:
             node.disk.forgot, node.disk.ghost = False, None
         super().start(node)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run seeds, and say which one failed."""
+    """Run seeds and print the one that failed."""
     count = int(arguments[arguments.index("--seeds") + 1]) if "--seeds" in arguments else 1000
     failure = run_seeds(range(count), RottingWorld)
     print(

@@ -1,7 +1,7 @@
-"""The durable state of one simulated metadata node: what a crash leaves behind.
+"""The durable state of one simulated metadata node, as a crash leaves it.
 
-A `Ready` is made durable step by step in the order that metadata/raft/ready.py demands; a crash may come
-after any step.
+The parts of a `Ready` become durable in the order that metadata/raft/ready.py requires. A crash may occur
+after each of them.
 """
 
 from collections.abc import Iterator
@@ -16,24 +16,24 @@ from ....metadata.raft.recovered_hard_state import RaftEntryId
 
 @dataclass(slots=True)
 class StoredSnapshot:
-    """A state machine's state up to (``index``, ``term``): a chain value over all its commands."""
+    """The state of a state machine at (``index``, ``term``): a chained digest of all its commands."""
 
     index: int = 0
     term: int = 0
     chain: int = 0
     configuration: Configuration = UNKNOWN_CONFIGURATION
     content: tuple[bytes, ...] = ()
-    """The chunks of a state machine that has more than the chain."""
+    """The chunks of a state machine that has more than the digest."""
 
     @property
     def core_snapshot(self) -> Snapshot:
-        """What the core is told of it."""
+        """The part of the snapshot that the core receives."""
         return Snapshot(self.index, self.term, self.configuration)
 
 
 @dataclass(slots=True)
 class RaftDisk:
-    """Hard state, log and snapshot, as found after a crash. ``configuration``: that at ``base_index``."""
+    """Hard state, log and snapshot, as found after a crash. ``configuration`` is that at ``base_index``."""
 
     configuration: Configuration = UNKNOWN_CONFIGURATION
     hard_state: HardState = field(default_factory=HardState)
@@ -43,15 +43,16 @@ class RaftDisk:
     snapshot: StoredSnapshot = field(default_factory=StoredSnapshot)
     incoming: dict[int, StoredSnapshot] = field(default_factory=dict)
     ghost: RaftEntryId | None = None
-    """The last entry that there ever was, where rot has left less (metadata/raft/recovered_hard_state.py)."""
+    """The recovery floor: the last entry that the node ever had, if corruption has left less
+    (metadata/raft/recovered_hard_state.py)."""
     forgot: bool = False
-    """It does not know what it has promised."""
+    """Whether the hard state is lost."""
     committed: int = 0
-    """The last entry that was stored as committed; the log may end before it, if rot has left less."""
+    """The last entry stored as committed. After corruption the log may end before it."""
 
     @property
     def is_haunted(self) -> bool:
-        """Whether there is less than there ever was."""
+        """Whether there is less durable data than there ever was."""
         return self.forgot or self.ghost is not None
 
     @property
@@ -61,27 +62,27 @@ class RaftDisk:
 
     @property
     def last_index(self) -> int:
-        """The last durable entry."""
+        """The index of the last durable entry."""
         return self.base_index + len(self.entries)
 
     def has(self, index: int, term: int) -> bool:
-        """Whether entry (``index``, ``term``) is durable here, itself or inside a snapshot."""
+        """Return whether entry (``index``, ``term``) is durable here, in the log or in a snapshot."""
         if index <= self.base_index or (self.ghost is not None and (term, index) <= self.ghost):
-            return True  # or promised: who lacks it is not elected with this node's vote
+            return True  # or below the floor: this node votes for no candidate that lacks it
         position = index - self.base_index - 1
         return position < len(self.entries) and self.entries[position].term == term
 
     def log(self) -> RaftLog:
-        """The log as a restart finds it."""
+        """Return the log that a restart finds."""
         return RaftLog(self.base_index, self.base_term, self.entries, self.configuration)
 
     def save(self, ready: Ready) -> None:
-        """Make all of a Ready durable."""
+        """Make a `Ready` durable completely."""
         for _ in self.steps(ready):
             pass
 
     def steps(self, ready: Ready) -> Iterator[None]:
-        """Make a Ready durable; yields between any two steps."""
+        """Make a `Ready` durable, and yield between any two steps."""
         if ready.hard_state is not None:
             self.hard_state = ready.hard_state
             yield
@@ -102,7 +103,7 @@ class RaftDisk:
             self.committed = max(self.committed, min(ready.commit, self.last_index))
 
     def compact(self, up_to: int) -> None:
-        """Drop entries up to ``up_to``, which the snapshot stands for."""
+        """Drop the entries up to ``up_to``, which the snapshot covers."""
         if up_to <= self.base_index:
             return
         assert up_to <= self.snapshot.index

@@ -1,9 +1,10 @@
-"""Worlds where a node is started from an older copy of its directory, and does not know it (H107).
+"""Raft worlds in which a node starts from an older copy of its directory without detecting it (H107).
 
-What was committed and is nowhere but on the copy's disk is lost with it: so one is put back only where a
-majority of the others has all that is committed, while no leader stands still, and its term and vote
-stay. What is asked is that nobody counts it as before: of five, an entry that three acknowledged is on
-two disks then. ``python -m distributedlog.testing.sim.raft.raft_disk_copies --seeds 20000`` runs many.
+Committed entries that are only on the replaced disk are lost with it. Therefore a copy is restored only if a
+majority of the other nodes has all committed entries and no leader is paused. Term and vote are kept. The
+worlds check that no leader counts earlier acknowledgements of the node: with five nodes, an entry that three
+of them acknowledged is then on two disks.
+``python -m distributedlog.testing.sim.raft.raft_disk_copies --seeds 20000`` runs many seeds.
 """
 
 import random
@@ -23,7 +24,7 @@ from .raft_world import RaftWorld, run_seeds
 
 
 class CopiedWorld(RaftWorld):
-    """A world of five, with one fault more."""
+    """A world of five nodes, with restored disk copies as an additional fault."""
 
     def __init__(self, seed: int, *, white_box: bool = True) -> None:
         rng = random.Random(seed ^ 0xC09)
@@ -33,18 +34,18 @@ class CopiedWorld(RaftWorld):
             faults.propose_rate = 4.0
         super().__init__(seed, nodes=5, faults=faults, white_box=white_box)
         self.disk_copies: dict[str, RaftDisk] = {}
-        """Copies that somebody has made."""
+        """The last copy of the disk of each node."""
         self.restored_nodes: set[str] = set()
-        """Who was ever started from one."""
+        """Nodes that ever started from a copy."""
         self.restore_count = 0
         self.schedule(rng.uniform(0.3, 0.6), self.copy_or_restore)
 
     def runs_on_disk_copy(self, node: RaftNode) -> bool:
-        """It may have been."""
+        """Return whether this node ever started from a copy."""
         return node.node_id in self.restored_nodes
 
     def copy_or_restore(self) -> None:
-        """Somebody copies a node's disk, or puts a copy back."""
+        """Copy the disk of a random node, or restore its last copy."""
         if self.is_healed:
             return
         self.schedule(self.now + self.rng.expovariate(8.0), self.copy_or_restore)
@@ -65,14 +66,14 @@ class CopiedWorld(RaftWorld):
         disk.snapshot, disk.configuration = copy.snapshot, copy.configuration
         disk.committed = copy.committed
         for peer in self.nodes.values():
-            if peer is not node:  # its connections are gone before there are others
+            if peer is not node:  # its connections end before new ones start
                 self.deliver_call(peer, peer.life, self._close_connection, node.node_id)
 
     def _close_connection(self, peer: RaftNode, node_id: str) -> None:
         self.closed(peer.node_id, node_id)
 
     def _may_restore(self, node: RaftNode) -> bool:
-        """Whether enough others have all that anybody may take for committed."""
+        """Return whether enough other nodes have all entries that any node may consider committed."""
         others = [other for other in self.nodes.values() if other is not node]
         if any(self.is_leader(other) and other.paused_since >= 0 for other in others):
             return False
@@ -90,10 +91,11 @@ class CopiedWorld(RaftWorld):
 
 
 class OlderMajorityWorld(RaftWorld):
-    """Of three nodes the leader is away, and the two others are started on older copies of their disks.
+    """The leader of three nodes is down, and the two others start from older copies of their disks.
 
-    Raft does not cover this: they lead without entries that were committed. The node that has them may end,
-    and must not delete them.
+    Raft does not cover this case: the two elect a leader without some committed entries. The node that has
+    these
+    entries may end, and must not delete them.
     """
 
     def __init__(self, seed: int) -> None:
@@ -103,35 +105,39 @@ class OlderMajorityWorld(RaftWorld):
         self.away_node: RaftNode | None = None
         self.divergence: Diverged | None = None
         self.away_last_index = 0
-        """The last entry of its log."""
+        """The last entry of the log of the node that is away."""
         self.lost_entries: list[Entry] = []
-        """Committed entries that the two others do not have any more."""
+        """Committed entries that the two others no longer have."""
 
     def runs_on_disk_copy(self, node: RaftNode) -> bool:
-        """The two others."""
+        """Return whether this node is one of the two others."""
         return self.away_node is not None and node is not self.away_node
 
     def on_diverged(self, node: RaftNode, divergence: Diverged) -> None:
-        """It ends."""
-        assert node is self.away_node, f"{node} has nothing that others lost"
+        """End the node, as the product does."""
+        assert node is self.away_node, f"{node} has no entries that the others lost"
         self.divergence = divergence
         node.gone = True
         self.crash(node)
 
     @property
     def is_overtaken(self) -> bool:
-        """A snapshot of the others ends after all that it had: it cannot compare entries, and takes it."""
+        """Whether a snapshot of the others ends after the node's log.
+
+        The node then cannot compare entries.
+        """
         return self.away_node is not None and self.away_node.disk.base_index > self.away_last_index
 
     @property
     def deleted_entries(self) -> list[Entry]:
-        """Lost entries that the node that was away has deleted."""
-        assert self.away_node is not None, "there is one"
+        """The lost entries that the returning node has deleted."""
+        assert self.away_node is not None, "no node is away"
         disk = self.away_node.disk
         return [entry for entry in self.lost_entries if not disk.has(entry.index, entry.term)]
 
     def run(self) -> None:
-        """Commands, copies, more commands; then the copies, then the node that was away."""
+        """Run commands, copy the disks and run more commands; then start the copies, and finally the other
+        node."""
         for node in self.nodes.values():
             self.start(node)
         self.schedule(0.3, self.clients.send_requests)
@@ -142,7 +148,7 @@ class OlderMajorityWorld(RaftWorld):
         }
         self.run_until(self.now + self.rng.uniform(0.5, 3.0))
         if (core := self.leader()) is None:
-            return  # between two leaders
+            return  # no leader at this time
         self.away_node = away = self.nodes[core.node_id]
         others = [node for node in self.nodes.values() if node is not away]
         for node in self.nodes.values():
@@ -173,7 +179,7 @@ class OlderMajorityWorld(RaftWorld):
         if not self.run_until(
             self.now + 20.0, lambda: self.oracles.last_committed > kept_index + 2
         ):
-            self.away_node = None  # it would be elected
+            self.away_node = None  # otherwise it would be elected
             return
         away.gone = False
         self.start(away)
@@ -187,7 +193,7 @@ class OlderMajorityWorld(RaftWorld):
         self.start(node)
 
     def _forget_commits(self, kept_index: int) -> None:
-        """Later commits may differ from the earlier ones."""
+        """Forget commits after an index, because later ones may differ from them."""
         oracles = self.oracles
         for by_index in (oracles.committed, oracles.committed_in, oracles.chains):
             for index in [later_index for later_index in by_index if later_index > kept_index]:
@@ -196,42 +202,42 @@ class OlderMajorityWorld(RaftWorld):
         oracles.pending_reads.clear()
 
 
-# --- planted ------------------------------------------------------------------------------------
+# --- injected bugs ------------------------------------------------------------------------------
 
 
 class CountsAsBefore(LeaderState):
-    """What a node acknowledged before its connection broke counts on."""
+    """Still counts what a node acknowledged before its connection broke."""
 
     def advance_commit(self) -> bool:
-        """By what it is told."""
+        """Count all acknowledged entries."""
         for progress in self.peers.values():
             progress.quorum_match = progress.match
         return super().advance_commit()
 
 
 class CountsLateAnswers(LeaderState):
-    """Takes answers from before the connection broke for answers of who is there now."""
+    """Accepts answers from before the connection broke as answers of the present process."""
 
     def on_append_reply(self, message: AppendReply, now: float) -> bool:
-        """Whatever its number."""
+        """Count an answer of any number."""
         self.peers[message.sender].acks_count_from = 0
         return super().on_append_reply(message, now)
 
 
 class CountsAsBeforeWorld(CopiedWorld):
-    """Led by such."""
+    """A world with `CountsAsBefore` leaders."""
 
     core_class = led_by(CountsAsBefore)
 
 
 class CountsLateAnswersWorld(CopiedWorld):
-    """Led by such."""
+    """A world with `CountsLateAnswers` leaders."""
 
     core_class = led_by(CountsLateAnswers)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run seeds, and say which one failed."""
+    """Run seeds and print the one that failed."""
     count = int(arguments[arguments.index("--seeds") + 1]) if "--seeds" in arguments else 1000
     failure = run_seeds(range(count), CopiedWorld)
     print(

@@ -1,4 +1,4 @@
-"""The faults of a Raft world: which mix a seed draws."""
+"""The random mix of faults of a Raft world."""
 
 import random
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from ....metadata.declarations.options import RaftOptions
 
 @dataclass(slots=True)
 class Faults:
-    """One seed's mix; rates are per virtual second of the whole cluster."""
+    """The mix of one seed. Rates are per virtual second of the whole cluster."""
 
     delay_s: float = 0.002
     loss: float = 0.0
@@ -25,7 +25,7 @@ class Faults:
 
     @classmethod
     def random_mix(cls, rng: random.Random) -> "Faults":
-        """Swarm testing: every seed has its own mix, so that rare mixes happen."""
+        """Return a random mix. Each seed has its own, so that rare combinations occur (swarm testing)."""
         kinds = tuple(
             kind
             for kind, share in (
@@ -57,7 +57,7 @@ class Faults:
 
 
 def drawn_options(rng: random.Random, faults: Faults) -> RaftOptions:
-    """Small bounds, so that they are met; often hasty elections, so that many terms pass."""
+    """Return options with small limits, so that runs reach them, and often short elections for many terms."""
     time_factor = rng.choice((1.0, 1.0, 1.0, 0.3))
     faults.chaos_s *= 0.4 + 0.6 * time_factor
     return RaftOptions(

@@ -1,8 +1,8 @@
-"""Known mistakes in Raft, planted from outside: the exam of the simulator and of the directed tests.
+"""Known Raft bugs that are injected to test the simulator and the directed tests.
 
-A `Plant` is a core class with one rule broken, or a world whose driver breaks one. The product's code
-knows nothing of them. `hunt` tells after how many seeds the world finds one; for those that random
-search misses, tests/metadata has a directed scenario that must find them. ``python -m
+A `Plant` is a core class that breaks one rule, or a world whose driver breaks one. The product's code does
+not contain them. `hunt` returns how many seeds the world needs to find one. For bugs that random seeds miss,
+tests/metadata has a directed scenario that must find them. ``python -m
 distributedlog.testing.sim.raft.raft_injected_bugs`` prints the table.
 """
 
@@ -30,7 +30,7 @@ from .raft_world import RaftWorld, run_seeds
 
 
 class VotesTwice(Raft):
-    """Votes for whoever asks, however often in a term (paper 5.2)."""
+    """Votes for each candidate, even twice in a term (paper 5.2)."""
 
     def _may_vote_for(self, candidate: str) -> bool:
         self.vote = ""
@@ -45,7 +45,7 @@ class VotesForOlderLog(Raft):
 
 
 class ComparesLengthOnly(Raft):
-    """Takes the longer log for the newer one, whatever its last term (paper 5.4.1)."""
+    """Considers the longer log newer, even with an older last term (paper 5.4.1)."""
 
     def _is_up_to_date(self, last_index: int, last_term: int) -> bool:
         return last_index >= self.log.last_index
@@ -66,7 +66,7 @@ class AcksFromMemory(Raft):
 
 
 class VotesFromMemory(Raft):
-    """A vote leaves before it is durable (M4)."""
+    """Sends a vote before it is durable (M4)."""
 
     def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
         if isinstance(message, VoteReply | Vote):
@@ -76,10 +76,10 @@ class VotesFromMemory(Raft):
 
 
 class CountsOwnUnsynced(LeaderState):
-    """The leader counts its own entries before its disk has them."""
+    """The leader counts its own entries before they are durable."""
 
     def advance_commit(self) -> bool:
-        """Pretend that all is durable."""
+        """Pretend that all own entries are durable."""
         marks = self._watermarks
         durable, marks.durable_index = marks.durable_index, self._log.last_index
         news = super().advance_commit()
@@ -91,7 +91,7 @@ class HalfIsEnough(LeaderState):
     """Commits with one node less than a majority."""
 
     def advance_commit(self) -> bool:
-        """Take the wrong one of the sorted indexes."""
+        """Use the wrong one of the sorted indexes."""
         matches = sorted(
             [self._watermarks.durable_index, *(p.quorum_match for p in self.peers.values())]
         )
@@ -103,21 +103,21 @@ class HalfIsEnough(LeaderState):
 
 
 class CountsAnswersOfOldTerms(Raft):
-    """Takes answers to an earlier leadership for answers to this one."""
+    """Accepts answers to an earlier leadership of the node as answers to this one."""
 
     def _leader_state_for(self, term: int, now: float) -> LeaderState | None:
         return super()._leader_state_for(self.term if term < self.term else term, now)
 
 
 class ReadsWithoutRound(LeaderState):
-    """A leader serves reads from its memory, without asking anybody (H26)."""
+    """A leader serves reads from memory without a round of heartbeats (H26)."""
 
     def _confirmed_round(self) -> int:
         return self.round
 
 
 class ReadsByLease(LeaderState):
-    """A leader trusts its clock: heard a quorum lately, so it leads (H26: a pause stops that clock)."""
+    """A leader trusts its clock after recent contact with a quorum. A pause stops that clock (H26)."""
 
     def _confirmed_round(self) -> int:
         heard_at = sorted(progress.last_contact for progress in self.peers.values())
@@ -128,7 +128,8 @@ class ReadsByLease(LeaderState):
 
 
 class ReadsBeforeNoop(LeaderState):
-    """A new leader serves reads before it knows what its predecessors committed (thesis 6.4)."""
+    """A new leader serves reads before its no-op entry proves what its predecessors committed (thesis
+    6.4)."""
 
     def start_heartbeat_round(self) -> None:
         """Do not wait for the no-op."""
@@ -137,10 +138,10 @@ class ReadsBeforeNoop(LeaderState):
 
 
 class ReadsJoinOldRound(Raft):
-    """A read joins the round that is under way when it is asked."""
+    """A read joins a heartbeat round that began before the read."""
 
     def read_index(self, request_id: int) -> bool:
-        """Put the read into the last round begun."""
+        """Add the read to the last round begun."""
         taken = super().read_index(request_id)
         if taken and self._leader_state is not None:
             reads: Any = self._leader_state.read_index_queue
@@ -150,7 +151,7 @@ class ReadsJoinOldRound(Raft):
 
 
 class HeartbeatCommitsAll(Raft):
-    """A follower takes every heartbeat's commit for the leader's, whatever it has acknowledged."""
+    """A follower commits all its entries at each heartbeat, even unverified ones."""
 
     def _on_heartbeat(self, message: Heartbeat, now: float) -> None:
         super()._on_heartbeat(message, now)
@@ -159,7 +160,8 @@ class HeartbeatCommitsAll(Raft):
 
 
 class CommitsBeyondMessage(Raft):
-    """A follower takes the leader's commit for its own last entry (paper, figure 2)."""
+    """A follower applies the leader's commit index to entries that this append did not verify (paper, figure
+    2)."""
 
     def _on_append(self, message: AppendRequest, now: float) -> None:
         super()._on_append(message, now)
@@ -168,7 +170,7 @@ class CommitsBeyondMessage(Raft):
 
 
 class SkipsPrevCheck(Raft):
-    """Appends without comparing the entry before (paper 5.3)."""
+    """Appends without comparing the preceding entry (paper 5.3)."""
 
     def _on_append(self, message: AppendRequest, now: float) -> None:
         if self.commit <= message.prev_index <= self.log.last_index:
@@ -178,7 +180,8 @@ class SkipsPrevCheck(Raft):
 
 
 class TruncatesAlways(Raft):
-    """Drops all after ``prev_index`` even if the entries are equal: an old append cuts newer ones."""
+    """Drops all entries after ``prev_index`` even if they are equal, so that an old append removes newer
+    ones."""
 
     def _on_append(self, message: AppendRequest, now: float) -> None:
         fits = self.log.term_at(message.prev_index) == message.prev_term
@@ -189,7 +192,7 @@ class TruncatesAlways(Raft):
 
 
 class TruncatesCommitted(Raft):
-    """Drops a tail without looking at what is committed, and believes any prev_index."""
+    """Drops entries without a check whether they are committed, and accepts any ``prev_index``."""
 
     def _on_append(self, message: AppendRequest, now: float) -> None:
         if message.term >= self.term and self.log.base_index <= message.prev_index < self.commit:
@@ -198,7 +201,7 @@ class TruncatesCommitted(Raft):
 
 
 class RestartsAtEachRefusal(LeaderState):
-    """One lost append makes a follower refuse all after it; each refusal sends all of them again."""
+    """After one lost append a follower rejects all later ones, and each rejection resends all of them."""
 
     def on_append_reply(self, message: AppendReply, now: float) -> bool:
         """Forget which appends belong to the newest attempt."""
@@ -207,10 +210,10 @@ class RestartsAtEachRefusal(LeaderState):
 
 
 class InstallsOlderSnapshot(Raft):
-    """Installs whatever snapshot arrives, also one behind the own state."""
+    """Installs any snapshot, even one older than its own state."""
 
     def on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
-        """Install it."""
+        """Install the snapshot without a comparison."""
         if term >= self.term and self._leader_state is None:
             self._follow_leader(term, sender, now)
             self.watermarks.install_snapshot(snapshot)
@@ -221,21 +224,21 @@ class InstallsOlderSnapshot(Raft):
 
 
 class ChangesMembersTooEarly(LeaderState):
-    """A new leader changes members before anything of its term is committed (the 2015 correction)."""
+    """A new leader changes members before an entry of its term is committed (the correction of 2015)."""
 
     def _may_change_members(self) -> bool:
         return self._watermarks.commit >= min(self._log.configuration_index, self.noop_index)
 
 
 class ChangesMembersTwice(LeaderState):
-    """A second change while the first one is not committed."""
+    """A leader begins a second change before the first one is committed."""
 
     def _may_change_members(self) -> bool:
         return self._watermarks.commit >= self.noop_index
 
 
 class CountsLearners(LeaderState):
-    """Entries of a learner count for a commit, and its answers for a round."""
+    """Counts the entries of a learner for a commit, and its answers for a heartbeat round."""
 
     def _voter_values(
         self, own_value: Number, value_of: Callable[[Progress], Number]
@@ -246,16 +249,16 @@ class CountsLearners(LeaderState):
 
 
 class RemovedOnAppendGivesUp(Raft):
-    """A voter whose removal is not committed campaigns no more (thesis 4.2.2)."""
+    """A voter whose removal is not committed yet no longer campaigns (thesis 4.2.2)."""
 
     @property
     def can_campaign(self) -> bool:
-        """Look at the newest configuration only."""
+        """Whether the newest configuration has the node as a voter, without the committed one."""
         return self.may_vote and self.node_id in self.voters
 
 
 class RemovedLeaderStays(Raft):
-    """A leader that removed itself leads on after that is committed."""
+    """A leader that removed itself remains leader after the change is committed."""
 
     def _step_down_if_removed(self) -> None:
         return
@@ -265,7 +268,7 @@ class RemovedLeaderStays(Raft):
 
 
 class NoPreVote(Raft):
-    """Campaigns at once; a node that comes back from a cut deposes a working leader (thesis 9.6)."""
+    """Campaigns without a pre-vote, so that a node that was cut off deposes a working leader (thesis 9.6)."""
 
     def _start_pre_vote(self, now: float) -> None:
         if not self._disk_stalled:
@@ -275,29 +278,29 @@ class NoPreVote(Raft):
 
 
 class HelpsDisturbers(Raft):
-    """Answers (pre-)votes although its leader lives (thesis 4.2.3)."""
+    """Grants votes and pre-votes although its leader is alive (thesis 4.2.3)."""
 
     def _in_leader_lease(self, now: float) -> bool:
         return False
 
 
 class NoCheckQuorum(LeaderState):
-    """A leader without any answer remains leader (thesis 6.2)."""
+    """A leader remains leader without any answer (thesis 6.2)."""
 
     def has_quorum(self, now: float) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
 
 class IgnoresOldLeader(Raft):
-    """Does not answer a leader of an earlier term: a node with a later term is lost for ever."""
+    """Does not answer a leader of an earlier term, so that a node with a later term is excluded for ever."""
 
     def _reject_stale_leader(self, sender: str) -> None:
         return
 
 
 class IgnoresLateness(Raft):
-    """Takes its own pause for everybody's silence (H25)."""
+    """Mistakes its own pause for silence of all others (H25)."""
 
     def on_late(self, lateness_s: float, now: float) -> None:
         """Do nothing."""
@@ -308,7 +311,7 @@ class IgnoresLateness(Raft):
 
 
 class ForgetsVote(RaftWorld):
-    """The term is durable, the vote in it is not."""
+    """Stores a new term without the vote in it."""
 
     def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
         """Write the hard state without its vote."""
@@ -318,30 +321,30 @@ class ForgetsVote(RaftWorld):
 
 
 class ForgetsTerm(RaftWorld):
-    """A new term without a vote is not made durable."""
+    """Does not store a new term without a vote."""
 
     def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
-        """Leave a hard state without a vote out."""
+        """Omit a hard state without a vote."""
         if ready.hard_state is not None and not ready.hard_state.vote:
             ready = replace(ready, hard_state=None)
         return super().steps_of(node, ready)
 
 
 class SendsBeforeSync(RaftWorld):
-    """The driver sends everything at once and syncs later."""
+    """Sends all messages at once and syncs later."""
 
     def execute_ready(self, node: RaftNode, core: Raft, ready: Ready) -> None:
-        """Send first."""
+        """Send the messages before the sync."""
         for to, message in ready.send_after_persist:
             self.network.send(node, to, message)
         super().execute_ready(node, core, replace(ready, send_after_persist=()))
 
 
 class EmptiedDiskVotes(RaftWorld):
-    """A node whose directory was emptied comes back under its name as a full voter (H5)."""
+    """A node with an emptied directory returns under its name as a full voter (H5)."""
 
     def wipe(self, node: RaftNode) -> None:
-        """Empty the disk; the crash's restart finds it so."""
+        """Empty the disk, so that the restart after the crash finds it empty."""
         self.crash(node)
         new_disk = type(node.disk)()
         node.disk.hard_state = new_disk.hard_state
@@ -357,7 +360,10 @@ class EmptiedDiskVotes(RaftWorld):
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """One planted bug. ``directed`` names the scenario for what breaks no promise that seeds watch."""
+    """One injected bug.
+
+    ``directed`` names the scenario for a bug that breaks no rule that seeds can check.
+    """
 
     name: str
     world: type[RaftWorld]
@@ -370,7 +376,7 @@ def _in_core(core: type[Raft], directed: str = "") -> Plant:
 
 
 def led_by(leadership: type[LeaderState]) -> type[Raft]:
-    """A core that leads in this way."""
+    """Return a core class whose leader state is of this class."""
 
     class Led(Raft):
         def _new_leader_state(self, now: float) -> LeaderState:
@@ -443,14 +449,14 @@ PLANTS: tuple[Plant, ...] = (
 
 
 def hunt(bug: Plant, seeds: int, *, white_box: bool) -> tuple[int, str] | None:
-    """How many seeds (1 or more) until the plant is found, and by which rule; None: it survives."""
+    """Return the number of seeds (1 or more) that find a bug and the broken rule, or None if it survives."""
     failure = run_seeds(range(seeds), bug.world, white_box=white_box)
     return None if failure is None else (failure[0] + 1, failure[1])
 
 
 def main(seeds: int) -> None:
-    """Print the table of all plants."""
-    print(f"{'planted bug':26} {'white box':>9} {'black box':>9}  found by")
+    """Print the table of all injected bugs."""
+    print(f"{'injected bug':26} {'white box':>9} {'black box':>9}  found by")
     for bug in PLANTS:
         cells: list[str] = []
         found_by = f"directed: {bug.directed}" if bug.directed else ""

@@ -1,4 +1,4 @@
-"""One node of a Raft world: a disk that survives, a core that does not, and what waits for it."""
+"""One node of a Raft world: a disk that survives crashes, a core that does not, and its pending work."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ NEVER = 1 << 60
 
 
 class RaftNode:
-    """One simulated node: a disk that survives, and a core that does not."""
+    """One simulated node: a disk that survives crashes, and a core that does not."""
 
     __slots__ = (
         "chain",
@@ -43,7 +43,7 @@ class RaftNode:
         self.inbox: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self.queue: list[Ready] = []
         self.stalled_until = 0.0
-        self.syncing = 0  # Readys of ``queue`` that the sync under way covers
+        self.syncing = 0  # how many Readys of ``queue`` the running sync covers
         self.timer_at = float("inf")
         self.chain = 0
         self.restored = 0  # the state machine's index
@@ -51,7 +51,7 @@ class RaftNode:
         self.seen_term = 0
 
     def __str__(self) -> str:
-        """Role and marks, for a failure's message."""
+        """Return the node's role and progress, for the message of a failure."""
         core = self.core
         if core is None:
             return f"{self.node_id} down"

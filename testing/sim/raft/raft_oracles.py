@@ -1,8 +1,8 @@
-"""What must hold in a world of Raft nodes, checked from outside at every step.
+"""The rules of a Raft world, checked from outside at each step.
 
-Each broken rule raises `Broken` with the rule's name. White-box rules look at the simulated disks at the
-very moment a promise leaves a node; black-box rules see only what clients could. Source:
-docs/concepts/guarantees.md, M1 to M5. The first name the node that broke a promise, the second its effect.
+A broken rule raises `Broken` with the name of the rule. White-box rules inspect the simulated disks when a
+message leaves a node, and name the node that broke a promise. Black-box rules use only what clients can
+observe, and name the effect. Source: docs/concepts/guarantees.md, M1 to M5.
 """
 
 from ....metadata.model.configuration import is_configuration
@@ -22,11 +22,11 @@ from .raft_disk import RaftDisk
 
 
 class Broken(AssertionError):
-    """A rule was broken; the text begins with its name."""
+    """A rule was broken. The text begins with its name."""
 
 
 class RaftOracles:
-    """The memory of all that was promised in one world."""
+    """Records all promises in one world, and checks each event against them."""
 
     def __init__(self, disks: dict[str, RaftDisk], *, white_box: bool) -> None:
         self.disks = disks
@@ -35,7 +35,7 @@ class RaftOracles:
         self.committed: dict[int, tuple[int, bytes]] = {}
         self.committed_in: dict[
             int, int
-        ] = {}  # index: a term at or after the one that committed it
+        ] = {}  # index to a term that is not before the committing one
         self.last_committed = 0
         self.last_command = 0
         self.chains: dict[int, int] = {0: 0}
@@ -44,7 +44,7 @@ class RaftOracles:
         self.answered_reads = 0
 
     def on_sent(self, node_id: str, to: str, message: Message) -> None:
-        """A message leaves ``node_id``: what it promises must be durable (M4)."""
+        """Check that the promises of a message are durable when it leaves ``node_id`` (M4)."""
         kind = type(message)
         hard_state = self.disks[node_id].hard_state
         if kind is Vote:
@@ -71,21 +71,21 @@ class RaftOracles:
             raise Broken(f"M4 vote of {voter} for {candidate} in {term}, durable is {hard_state}")
 
     def on_leader(self, node_id: str, core: Raft) -> None:
-        """A node leads a term it did not lead before (M1, leader completeness)."""
+        """Check a new leader: it is the only one of its term and has all committed entries (M1)."""
         if self.leaders.setdefault(core.term, node_id) != node_id:
             raise Broken(
                 f"M1 two leaders in term {core.term}: {self.leaders[core.term]}, {node_id}"
             )
         last = self.last_committed
         while last and self.committed_in[last] >= core.term:
-            last -= 1  # committed by a later leader, perhaps: this one woke up late
+            last -= 1  # perhaps committed by a later leader, because this one was paused
         if not self.white_box or last <= core.log.base_index:
             return
         if core.log.term_at(last) != self.committed[last][0]:
             raise Broken(f"leader completeness: {node_id} leads {core.term} without entry {last}")
 
     def on_leader_commit(self, core: Raft) -> None:
-        """A leader counts an entry as committed: a majority of the voters' disks must have it."""
+        """Check that a majority of the voters' disks has an entry that the leader considers committed."""
         if not self.white_box:
             return
         index, term = core.commit, core.log.term_at(core.commit)
@@ -99,7 +99,15 @@ class RaftOracles:
     def on_applied(
         self, node_id: str, entry: Entry, previous_index: int, chain: int, term: int
     ) -> int:
-        """A node applies an entry to a state ``chain`` at ``before``; returns the state after it."""
+        """Check that an entry is applied in order and with the same result on all nodes.
+
+        Args:
+            previous_index: The entry before it.
+            chain: The digest of the state before it.
+            term: The term of the node.
+        Returns:
+            The digest of the state after it.
+        """
         if entry.index != previous_index + 1:
             raise Broken(f"M3 applied: {node_id} applies {entry.index} after {previous_index}")
         committed = self.committed.setdefault(entry.index, (entry.term, entry.data))
@@ -117,18 +125,18 @@ class RaftOracles:
         return next_chain
 
     def on_restored(self, node_id: str, previous_index: int, index: int, chain: int) -> None:
-        """A node's state machine is replaced by a snapshot."""
+        """Check a state that is replaced by a snapshot."""
         if index < previous_index:
-            raise Broken(f"M3 applied: {node_id} goes back from {previous_index} to {index}")
+            raise Broken(f"M3 applied: {node_id} returns from {previous_index} to {index}")
         if self.chains.get(index) != chain:
             raise Broken(f"M2 snapshot: {node_id} restores another state at {index}")
 
     def on_read_request(self, request_id: int) -> None:
-        """A client asks for a linearizable read; all that was applied anywhere may be known to it."""
+        """Record a linearizable read. It must include everything that any node has applied by now."""
         self.pending_reads[request_id] = self.last_committed
 
     def on_read_answer(self, node_id: str, request_id: int, index: int) -> None:
-        """A read may be served from ``index`` on (M5)."""
+        """Check the index from which a read may be served (M5)."""
         index_min = self.pending_reads.pop(request_id)
         self.answered_reads += 1
         if index < index_min:

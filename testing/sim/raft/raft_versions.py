@@ -1,11 +1,11 @@
-"""Worlds whose nodes are of two versions, upgraded and put back one by one at any step (H105).
+"""Raft worlds with nodes of two versions, which are upgraded and downgraded one by one at any step (H105).
 
-Each node applies what was committed to a real `KeyValueState`, and after each entry all must have the same
-digest. The version to come knows two commands more: one that puts a key, and one from which on there are
-other limits. Limits decide what becomes of a command, so they are state: of the program alone, two versions
-would make two states of one log. Who finds a command that he does not know applies nothing more and ends; so
-does who finds a snapshot of the newer format, until he is upgraded.
-``python -m distributedlog.testing.sim.raft.raft_versions --seeds 20000`` runs many.
+Each node applies committed commands to a real `KeyValueState`, and after each entry all nodes must have the
+same digest. The newer version has two additional commands: one that puts a key, and one that activates other
+limits. Limits decide the result of a command, so they are part of the state. If they were constants of the
+program, two versions would derive two states from one log. A node that encounters an unknown command applies
+nothing more and ends. A node that finds a snapshot of the newer format does the same until it is upgraded.
+``python -m distributedlog.testing.sim.raft.raft_versions --seeds 20000`` runs many seeds.
 """
 
 import sys
@@ -32,19 +32,22 @@ from .raft_oracles import Broken
 from .raft_world import ChainMachine, RaftWorld, run_seeds
 
 NOW, NEXT = 1, 2
-"""Versions."""
+"""The older and the newer version."""
 LIMITS = {NOW: (6, 2), NEXT: (9, 4)}
-"""Requests that are remembered, and leases."""
+"""The maximum numbers of remembered requests and of leases, by version."""
 TOUCH = pack(["touch", ["", 0, 0], b""])
 LIFT = pack(["lift", ["", 0, 0], b""])
 BACK = 0.35
-"""This part of all changes is to the version of before."""
+"""Share of version changes that are downgrades."""
 AGAIN_S = 0.4
-"""Who is too old for its snapshot is started again so often."""
+"""Interval at which a node that is too old for its snapshot is restarted."""
 
 
 class StateOfVersion:
-    """The state as a program of ``version`` makes it. ``lifted``: the newer limits hold; that is state."""
+    """The state of a program of one version.
+
+    ``limits_lifted`` is part of the state: whether the limits of the newer version apply.
+    """
 
     def __init__(self, version: int, lifted: bool) -> None:
         self.version = version
@@ -53,7 +56,7 @@ class StateOfVersion:
         self.kv = KeyValueState(requests_max=requests_max, leases_max=leases_max)
 
     def limits_version(self) -> int:
-        """Whose limits hold."""
+        """Return the version whose limits apply."""
         return NEXT if self.limits_lifted else NOW
 
     def head(self) -> bytes:
@@ -61,7 +64,7 @@ class StateOfVersion:
         return pack([self.version, self.limits_lifted])
 
     def apply(self, index: int, command: bytes) -> None:
-        """Apply what is in the log. Raises `UnsupportedFormat`, with nothing done."""
+        """Apply a command of the log. An unknown one raises `UnsupportedFormat` and changes nothing."""
         if self.version == NEXT and command == LIFT:
             command = b""
             self.limits_lifted = True
@@ -73,28 +76,28 @@ class StateOfVersion:
 
 
 class VersionsWorld(RaftWorld):
-    """A world with one fault more: a node ends at some step, and another version of it is started."""
+    """A world with an additional fault: a node ends at some step and restarts with another version."""
 
     state_class = StateOfVersion
     machine: "VersionedMachine"
 
     def __init__(self, seed: int, *, white_box: bool = True) -> None:
         super().__init__(seed, white_box=white_box)
-        many = self.faults.delay_s < 0.1  # else as in `RottingWorld`
+        many = self.faults.delay_s < 0.1  # otherwise as in `RottingWorld`
         self.faults.propose_rate = 24.0 if many else 4.0
         self.faults.chaos_s = 4.0
         self.faults.compact_after = self.rng.choice((0, 3, 12))
         self.versions = dict.fromkeys(self.ids, NOW)
-        """The version that each node is started as, from the next time on."""
+        """The version of each node from its next start on."""
         self.changes = self.refused_starts = 0
         self.schedule(self.rng.uniform(0.3, 0.8), self.change_version)
 
     def state_machine(self) -> "VersionedMachine":
-        """Those of the product."""
+        """Return state machines of the product."""
         return VersionedMachine(self)
 
     def change_version(self) -> None:
-        """Somebody ends a few steps from now, and comes back as another version."""
+        """End a random node within a few steps. It restarts with another version."""
         if self.is_healed:
             return
         self.schedule(self.now + self.rng.expovariate(2.0), self.change_version)
@@ -104,7 +107,7 @@ class VersionsWorld(RaftWorld):
         self.changes += 1
 
     def heal(self) -> None:
-        """All have the newer version in the end."""
+        """End all faults and upgrade all nodes to the newer version."""
         self.versions = dict.fromkeys(self.versions, NEXT)
         for node in self.nodes.values():
             if node.core is not None and self.machine.states[node.node_id].version != NEXT:
@@ -112,7 +115,7 @@ class VersionsWorld(RaftWorld):
         super().heal()
 
     def start(self, node: RaftNode) -> None:
-        """Who is too old for its own snapshot ends at once."""
+        """Start a node. If its version is too old for its snapshot, it ends at once and retries later."""
         if node.core is not None or node.gone:
             return
         if node.node_id not in self.versions:
@@ -127,18 +130,18 @@ class VersionsWorld(RaftWorld):
 
 
 class VersionedMachine:
-    """State machines of the product, each as a program of one version makes it, in addition to the chain."""
+    """The product's state machines, each as one version implements it, in addition to the digest chain."""
 
     def __init__(self, world: VersionsWorld) -> None:
         self.world = world
         self._chain = ChainMachine(world)
         self.states: dict[str, StateOfVersion] = {}
         self.commands: dict[int, bytes] = {}
-        """What the number in an entry stands for."""
+        """The command for the number in an entry."""
         self.digests: dict[int, tuple[int, bool]] = {}
 
     def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
-        """From the chunks, as the version that runs."""
+        """Load a snapshot with the version that runs."""
         self._chain.restore(node, snapshot)
         version = self.states[node.node_id].version
         if not snapshot.content:
@@ -152,16 +155,19 @@ class VersionedMachine:
         builder.finish()
 
     def snapshot_of(self, node: RaftNode) -> tuple[bytes, ...]:
-        """A head that says who may read it, and whose limits hold; then the chunks."""
+        """Return a head with the version and the limits, and then the chunks of the state."""
         state = self.states[node.node_id]
         return (state.head(), *snapshot_chunks(state.kv))
 
     def can_read(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
-        """An older version refuses what a newer one wrote."""
+        """Return whether the node's version can read the snapshot. Older versions reject newer ones."""
         return _may_read(self.states[node.node_id].version, snapshot)
 
     def apply(self, node: RaftNode, entry: Entry, term: int) -> None:
-        """Who does not know a command ends before it; all others have one state after it."""
+        """Apply an entry and compare the digest with other nodes.
+
+        An unknown command ends the node before it.
+        """
         command = b""
         if entry.data and not is_configuration(entry.data):
             command = self.commands[int.from_bytes(entry.data, "big")]
@@ -180,7 +186,7 @@ class VersionedMachine:
     # --- commands ---------------------------------------------------------------------------------
 
     def propose(self, node: RaftNode, core: Raft, command: int) -> None:
-        """What is asked of a leader of the newer version may be new, too."""
+        """Propose a random command. A leader of the newer version also receives new commands."""
         version = self.states[node.node_id].version
         roll = self.world.rng.random()
         if version == NEXT and roll < 0.25:
@@ -190,7 +196,7 @@ class VersionedMachine:
         self._chain.propose(node, core, command)
 
     def _random_command(self, commit: int) -> bytes:
-        """Few keys, few leases, few requests, which are sent again and again."""
+        """Return a command with one of few keys, leases and request numbers, so that many requests repeat."""
         rng = self.world.rng
         head = (rng.choice("xy"), rng.randrange(1, 16), max(0, commit - rng.randrange(9)))
         roll = rng.random()
@@ -218,28 +224,28 @@ def _may_read(version: int, snapshot: StoredSnapshot) -> bool:
     return not snapshot.content or _head(snapshot.content[0])[0] <= version
 
 
-# --- planted ------------------------------------------------------------------------------------
+# --- injected bugs ------------------------------------------------------------------------------
 
 
 class LimitsOfTheProgram(StateOfVersion):
-    """Judges by the limits that it was built with."""
+    """Applies the limits that its program was built with."""
 
     def limits_version(self) -> int:
-        """Its own."""
+        """Return the node's own version."""
         return self.version
 
 
 class LimitsOfTheProgramWorld(VersionsWorld):
-    """Of such nodes."""
+    """A world of `LimitsOfTheProgram` nodes."""
 
     state_class = LimitsOfTheProgram
 
 
 class PassesOver(StateOfVersion):
-    """Answers a command that it does not know with an error, and goes on."""
+    """Ignores an unknown command and continues."""
 
     def apply(self, index: int, command: bytes) -> None:
-        """As if it were nonsense."""
+        """Treat an unknown command as an invalid one."""
         try:
             super().apply(index, command)
         except UnsupportedFormat:
@@ -247,27 +253,27 @@ class PassesOver(StateOfVersion):
 
 
 class PassesOverWorld(VersionsWorld):
-    """Of such nodes."""
+    """A world of `PassesOver` nodes."""
 
     state_class = PassesOver
 
 
 class ForgetsLimits(StateOfVersion):
-    """What decides commands is in the state, and not in its snapshots."""
+    """Omits the limits from snapshots, although they decide the results of commands."""
 
     def head(self) -> bytes:
-        """The limits of before."""
+        """Return a head with the older limits."""
         return pack([self.version, False])
 
 
 class SnapshotsForgetLimits(VersionsWorld):
-    """Of such nodes."""
+    """A world of `ForgetsLimits` nodes."""
 
     state_class = ForgetsLimits
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run seeds, and say which one failed."""
+    """Run seeds and print the one that failed."""
     count = int(arguments[arguments.index("--seeds") + 1]) if "--seeds" in arguments else 1000
     failure = run_seeds(range(count), VersionsWorld)
     print(

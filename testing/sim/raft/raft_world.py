@@ -1,11 +1,11 @@
-"""Whole Raft clusters on one heap: cores, disks and a bad network, without trio and without bytes.
+"""Whole Raft clusters on one event heap: cores, disks and a faulty network, without trio and mostly
+unencoded.
 
-One `RaftWorld` is one seed: it draws a mix of faults (crashes at any step of the driver, lost, doubled
-and reordered messages, one-way cuts, pauses, slow and stalled disks, snapshots, wiped nodes that are
-replaced, members that come and go), runs them against the real cores under the oracles of
-testing/sim/raft/raft_oracles.py, then heals everything and demands that the cluster serves again within
-`LIVENESS_S`, with all its members. State machine, network, clients, operator and nemesis are below, each a
-class.
+One `RaftWorld` is one seed. It chooses a random mix of faults: crashes at any step of the driver, lost,
+duplicated and reordered messages, one-way cuts, pauses, slow and stalled disks, snapshots, wiped and replaced
+nodes, and membership changes. It injects them into real cores, under the oracles of
+testing/sim/raft/raft_oracles.py. Then it ends all faults and requires that the cluster, with all its members,
+serves again within `LIVENESS_S`. State machine, network, clients, operator and nemesis are separate classes.
 
 Source: docs/internals/testing.md.
 """
@@ -28,16 +28,20 @@ from .raft_node import NEVER, Crashed, RaftNode
 from .raft_oracles import Broken, RaftOracles
 
 LIVENESS_S = 6.0
-"""After healing, a cluster must have served writes and reads everywhere within this virtual time."""
+"""Virtual seconds after the faults within which a cluster must serve writes and reads everywhere."""
 MESSAGES_MAX = 60_000
-"""In one world: its clock jumps, so that a storm of messages would not show as slowness (H43 f)."""
+"""Limit of messages in one world. Its clock jumps, so a message storm would not appear as slowness (H43
+f)."""
 LOOK_S = 0.15
-"""Between two looks of the operator."""
+"""Interval between two checks of the operator."""
 VOTERS_MAX = 5
 
 
 class RaftWorld:
-    """One seed. ``run`` returns when all was served, raises `Broken` or an assertion otherwise."""
+    """One seed.
+
+    `run` returns if the cluster serves in the end, and otherwise raises `Broken` or an assertion.
+    """
 
     core_class: type[Raft] = Raft
 
@@ -74,18 +78,18 @@ class RaftWorld:
         self._sequence = 0
 
     def state_machine(self) -> "WorldStateMachine":
-        """What the nodes do with committed commands (a seam for worlds whose machines do more)."""
+        """Return the state machines of the nodes. Other worlds override this."""
         return ChainMachine(self)
 
     # --- time -------------------------------------------------------------------------------------
 
     def schedule(self, time: float, call: Callable[..., None], *args: object) -> None:
-        """Let ``what`` happen at ``when``; equal times happen in the order they were asked for."""
+        """Schedule a call at a time. Calls at equal times run in the order in which they were scheduled."""
         self._sequence += 1
         heapq.heappush(self._heap, (time, self._sequence, call, args))
 
     def run_until(self, end: float, is_done: Callable[[], bool] | None = None) -> bool:
-        """Run events up to ``end``; True as soon as ``done``."""
+        """Run events up to ``end``. Return True as soon as ``is_done`` does."""
         heap = self._heap
         while heap and heap[0][0] <= end:
             self.now, _, what, args = heapq.heappop(heap)
@@ -96,7 +100,7 @@ class RaftWorld:
         return False
 
     def run(self) -> None:
-        """Faults, then healing, then the demand that everything works."""
+        """Inject faults, end them, and check that the cluster serves."""
         for node_id in self.ids:
             self.start(self.nodes[node_id])
         self.schedule(0.3, self.clients.send_requests)
@@ -110,7 +114,7 @@ class RaftWorld:
             raise Broken(f"liveness: not serving {LIVENESS_S} s after healing: {self.describe()}")
 
     def describe(self) -> str:
-        """Each node's role and marks, for a failure's message."""
+        """Return each node's role and progress, for the message of a failure."""
         return "; ".join(str(node) for node in self.nodes.values())
 
     def _is_serving(self, target: int) -> bool:
@@ -126,21 +130,21 @@ class RaftWorld:
         )
 
     def leader(self) -> Raft | None:
-        """The one of the latest term, of all that believe to lead."""
+        """Return the leader of the latest term, of all nodes that consider themselves leader."""
         leaders = [n.core for n in self.nodes.values() if n.core is not None and self.is_leader(n)]
         return max(leaders, key=lambda core: core.term, default=None)
 
     # --- nodes ------------------------------------------------------------------------------------
 
     def add_node(self, node_id: str) -> None:
-        """An empty node, which waits to be let in."""
+        """Start an empty node, which waits to be added as a member."""
         node = self.nodes[node_id] = RaftNode(node_id, UNKNOWN_CONFIGURATION)
         self.oracles.disks[node_id] = node.disk
         self.ids.append(node_id)
         self.start(node)
 
     def start(self, node: RaftNode) -> None:
-        """Start a node from what its disk has."""
+        """Start a node from its disk."""
         if node.core is not None or node.gone:
             return
         disk = node.disk
@@ -171,7 +175,7 @@ class RaftWorld:
         self.process_ready(node)
 
     def crash(self, node: RaftNode) -> None:
-        """Cut the power: of the writes under way a random part is durable, in order."""
+        """Cut the power of a node. Of the pending writes a random part is durable, in order."""
         if node.core is None:
             return
         node.core = None
@@ -184,28 +188,28 @@ class RaftWorld:
             if not all(self.rng.random() < share for _ in self.steps_of(node, ready)):
                 break
         node.disk.incoming.clear()
-        for peer in self.ids:  # some peers see the connection break, some see silence only
+        for peer in self.ids:  # some peers see the connection break, others only silence
             if peer != node.node_id and self.rng.random() < 0.7:
                 self.schedule(self.now + self.network.delay_s(), self.closed, peer, node.node_id)
         if not node.gone:
             self.schedule(self.now + self.rng.uniform(0.001, 1.0), self.start, node)
 
     def closed(self, node_id: str, peer: str) -> None:
-        """A connection's end reaches a node."""
+        """Notify a node that its connection to a peer has ended."""
         node = self.nodes[node_id]
         if node.core is not None and node.paused_since < 0:
             node.core.on_connection_closed(peer, self.now)
             self.process_ready(node)
 
     def crash_point(self, node: RaftNode) -> None:
-        """A place where the power may fail."""
+        """Count a step at which the power may fail."""
         node.crash_in -= 1
         if node.crash_in <= 0:
             self.crash(node)
             raise Crashed
 
     def process_ready(self, node: RaftNode) -> None:
-        """The driver's turn: what metadata/replica/replica.py does after every input."""
+        """Process all pending `Ready` values, as metadata/replica/replica.py does after every input."""
         core = node.core
         if core is None:
             return
@@ -224,7 +228,7 @@ class RaftWorld:
             and not self.runs_on_disk_copy(node)
         ):
             raise Broken(
-                f"M4 ack: {node} lacks what a leader has its word for, {core.recovery_floor}"
+                f"M4 ack: {node} lacks entries that it acknowledged to a leader, {core.recovery_floor}"
             )
         if core.role is RaftRole.LEADER:
             if core.term != node.seen_term:
@@ -238,15 +242,21 @@ class RaftWorld:
             self.schedule(core.deadline, self._timer, node, node.life, core.deadline)
 
     def runs_on_disk_copy(self, node: RaftNode) -> bool:
-        """Whether a node runs on an older copy of its disk, and does not know it (a seam for such worlds)."""
+        """Return whether a node runs on an older copy of its disk without detecting it.
+
+        Other worlds override this.
+        """
         return False
 
     def on_diverged(self, node: RaftNode, divergence: Diverged) -> None:
-        """A leader would replace what is committed (a seam for worlds where a majority has forgotten)."""
+        """Fail, because a leader would replace committed entries.
+
+        Worlds in which a majority loses data override this.
+        """
         raise Broken(f"M2: {node} must end: {divergence}")
 
     def execute_ready(self, node: RaftNode, core: Raft, ready: Ready) -> None:
-        """Do what a Ready says, in the order it must be done."""
+        """Execute a `Ready` in the required order."""
         for receiver, message in ready.send_now:
             self.crash_point(node)
             self.network.send(node, receiver, message)
@@ -273,11 +283,11 @@ class RaftWorld:
             del self.oracles.pending_reads[request_id]
 
     def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
-        """The steps of making a Ready durable (a seam for planted bugs)."""
+        """Yield between the steps that make a `Ready` durable. Injected bugs override this."""
         return node.disk.steps(ready)
 
     def _begin_sync(self, node: RaftNode) -> None:
-        """One sync takes all that is queued when it begins, and nothing that comes later (H10)."""
+        """Start a sync of all values that are queued now. Later ones wait for the next sync (H10)."""
         if node.syncing or not node.queue:
             return
         node.syncing = len(node.queue)
@@ -288,7 +298,7 @@ class RaftWorld:
         self.schedule(end, self.deliver_call, node, node.life, self.on_sync_end)
 
     def on_sync_end(self, node: RaftNode) -> None:
-        """A sync ended: now, and only now, the promises of what it covers may leave."""
+        """End a sync. Only now the messages that depend on it may leave."""
         core = node.core
         assert core is not None
         count, node.syncing = node.syncing, 0
@@ -319,7 +329,7 @@ class RaftWorld:
         assert term is not None
         members = core.log.configuration_at(core.applied)
         if members == UNKNOWN_CONFIGURATION:
-            return  # a node that is being let in, and has not read yet who its members are
+            return  # a new node that has not received its configuration yet
         node.disk.snapshot = StoredSnapshot(
             core.applied, term, node.chain, members, self.machine.snapshot_of(node)
         )
@@ -338,7 +348,7 @@ class RaftWorld:
         self.deliver_call(node, life, self.on_time)
 
     def on_time(self, node: RaftNode) -> None:
-        """A node looks at its clock."""
+        """Let a node process its timers."""
         assert node.core is not None
         node.core.on_time(self.now)
         self.process_ready(node)
@@ -346,7 +356,7 @@ class RaftWorld:
     def deliver_call(
         self, node: RaftNode, life: int, call: Callable[..., None], *args: object
     ) -> None:
-        """Let a node do something, now or when it wakes."""
+        """Call a node now, or when its pause ends."""
         if node.life != life or node.core is None:
             return
         if node.paused_since >= 0:
@@ -357,21 +367,21 @@ class RaftWorld:
     # --- faults -----------------------------------------------------------------------------------
 
     def is_leader(self, node: RaftNode) -> bool:
-        """Whether a node believes to lead."""
+        """Return whether a node considers itself leader."""
         return node.core is not None and node.core.role is RaftRole.LEADER
 
     def wipe(self, node: RaftNode) -> None:
-        """The directory is emptied: what comes back is another node, which waits to be let in (H5)."""
+        """Empty a node's directory. A new empty node with another ID replaces it (H5)."""
         node.gone = True
         self.crash(node)
         self.schedule(self.now + self.rng.uniform(0.1, 1.0), self.operator.replace, node)
 
     def change_random_member(self) -> None:
-        """One comes, or one goes."""
+        """Add or remove a random member."""
         self.operator.change()
 
     def heal(self) -> None:
-        """End all faults and start what is down."""
+        """End all faults and start all nodes."""
         self.is_healed = True
         self.network.cut_pairs = set()
         for node in self.nodes.values():
@@ -385,66 +395,66 @@ class WorldStateMachine(Protocol):
     """The state machines of all nodes of a world."""
 
     def propose(self, node: RaftNode, core: Raft, command: int) -> None:
-        """A client's command, by its number, reaches who believes to lead."""
+        """Propose a client's command, given by its number, at a node that considers itself leader."""
         ...
 
     def apply(self, node: RaftNode, entry: Entry, term: int) -> None:
-        """Do the next command."""
+        """Apply the next entry."""
         ...
 
     def snapshot_of(self, node: RaftNode) -> tuple[bytes, ...]:
-        """What a snapshot has beside the chain."""
+        """Return the content of a snapshot in addition to the digest chain."""
         ...
 
     def can_read(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
-        """Whether a node can read a snapshot."""
+        """Return whether a node can read a snapshot."""
         ...
 
     def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
-        """Begin with a snapshot."""
+        """Replace the state by a snapshot."""
         ...
 
 
 class ChainMachine:
-    """Each node keeps a chain of digests over the commands that it applied, and nothing else."""
+    """Keeps only a chained digest of the applied commands per node."""
 
     def __init__(self, world: RaftWorld) -> None:
         self.world = world
 
     def propose(self, node: RaftNode, core: Raft, command: int) -> None:
-        """See `WorldStateMachine`."""
+        """Propose the command's number as 8 bytes."""
         core.propose(command.to_bytes(8, "big"))
 
     def apply(self, node: RaftNode, entry: Entry, term: int) -> None:
-        """See `WorldStateMachine`."""
+        """Check the entry with the oracles and add it to the chain."""
         oracles = self.world.oracles
         node.chain = oracles.on_applied(node.node_id, entry, node.restored, node.chain, term)
         node.restored = entry.index
 
     def snapshot_of(self, node: RaftNode) -> tuple[bytes, ...]:
-        """See `WorldStateMachine`."""
+        """Return no additional content."""
         return ()
 
     def can_read(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
-        """See `WorldStateMachine`."""
+        """Return True."""
         return True
 
     def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
-        """See `WorldStateMachine`."""
+        """Restore chain and index."""
         node.chain, node.restored = snapshot.chain, snapshot.index
 
 
 class RaftNetwork:
-    """Between all nodes: messages and snapshots are lost, doubled, late, or cut off."""
+    """The network of all nodes, which loses, duplicates, delays and blocks messages and snapshots."""
 
     def __init__(self, world: RaftWorld) -> None:
         self.world = world
         self.cut_pairs: set[tuple[str, str]] = set()
-        """The pairs (from, to) that nothing passes."""
+        """The blocked directions as pairs (from, to)."""
         self.message_count = 0
 
     def send(self, node: RaftNode, receiver: str, message: Message) -> None:
-        """Send a message: it may be lost, doubled, late."""
+        """Send a message, which may be lost, duplicated or late."""
         self.world.oracles.on_sent(node.node_id, receiver, message)
         self.message_count += 1
         if self.message_count > MESSAGES_MAX:
@@ -466,12 +476,12 @@ class RaftNetwork:
         self.world.schedule(self.world.now + self.delay_s(), self.deliver, receiver, message)
 
     def delay_s(self) -> float:
-        """How long something takes on its way."""
+        """Return the travel time of a message in seconds."""
         scale = 0.002 if self.world.is_healed else self.world.faults.delay_s
         return scale * (0.2 + self.world.rng.random())
 
     def deliver(self, receiver: str, message: Message) -> None:
-        """A message reaches a node."""
+        """Deliver a message to a node."""
         node = self.world.nodes[receiver]
         core = node.core
         if core is None:
@@ -486,7 +496,7 @@ class RaftNetwork:
         self.deliver(node.node_id, message)
 
     def send_snapshot(self, node: RaftNode, peer: str) -> None:
-        """Send what a node has as its newest snapshot."""
+        """Send the newest snapshot of a node."""
         assert node.core is not None
         snapshot = node.disk.snapshot
         arrival = self.world.now + self.delay_s() * 5
@@ -526,7 +536,7 @@ class RaftNetwork:
 
 
 class RaftClients:
-    """All clients: commands and reads, asked of whoever believes to lead."""
+    """All clients. They send commands and reads to each node that considers itself leader."""
 
     def __init__(self, world: RaftWorld) -> None:
         self.world = world
@@ -535,7 +545,7 @@ class RaftClients:
         self.has_read_after_heal = False
 
     def send_requests(self) -> None:
-        """Clients ask whoever believes to lead, as a client with an old address would."""
+        """Send requests to all nodes that consider themselves leader, as clients with old addresses do."""
         for node_id in self.world.ids:
             node = self.world.nodes[node_id]
             if not self.world.is_leader(node):
@@ -547,7 +557,7 @@ class RaftClients:
         self.world.schedule(self.world.now + self.world.rng.expovariate(rate), self.send_requests)
 
     def _handle_at_node(self, node: RaftNode, request_id: int) -> None:
-        """A client's read and its commands reach a node; a paused one finds them when it wakes."""
+        """Process a client's read and commands at a node, after its pause if it is paused."""
         core = node.core
         assert core is not None
         for _ in range(self.world.rng.choice((1, 1, 3))):
@@ -559,22 +569,23 @@ class RaftClients:
 
 
 class RaftOperator:
-    """Replaces wiped nodes, and lets others come and go.
+    """Replaces wiped nodes, and adds and removes others.
 
-    It asks whoever believes to lead, also a leader of yesterday, and looks again and again, as an operator
-    (or `metadata/peers/membership_changes.py`) does. It never asks for members of whom no majority is left.
+    The operator sends its changes to each node that considers itself leader, even an outdated one. It repeats
+    its checks, as an operator (or `metadata/peers/membership_changes.py`) does. It never proposes a
+    configuration without an available majority.
     """
 
     def __init__(self, world: RaftWorld) -> None:
         self.world = world
         self.replacement_of: dict[str, str] = {}
-        """The new node's id by that of the wiped one it replaces."""
+        """Maps the ID of a wiped node to that of its replacement."""
         self._added_count = 0
 
-    # --- what it does -----------------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Do the next step of what is to be done, wherever somebody believes to lead."""
+        """Propose the next necessary change at each node that considers itself leader."""
         world = self.world
         for node in list(world.nodes.values()):
             core = node.core
@@ -586,13 +597,13 @@ class RaftOperator:
         world.schedule(world.now + LOOK_S, self.check)
 
     def replace(self, node: RaftNode) -> None:
-        """A wiped node comes back empty, under an id of its own."""
+        """Start an empty replacement of a wiped node, with a new ID."""
         self._added_count += 1
         self.replacement_of[node.node_id] = f"{node.node_id.partition('.')[0]}.{self._added_count}"
         self.world.add_node(self.replacement_of[node.node_id])
 
     def change(self) -> None:
-        """Let each that believes to lead take in a new node, or put one out."""
+        """Propose a new or a removed member at each node that considers itself leader."""
         world = self.world
         for node in [node for node in world.nodes.values() if world.is_leader(node)]:
             core = node.core
@@ -639,16 +650,18 @@ class RaftOperator:
             return
         self.world.process_ready(node)
 
-    # --- what it may do ---------------------------------------------------------------------------
+    # --- limits -----------------------------------------------------------------------------------
 
     def has_majority(self, configuration: Configuration, lost_nodes: str = "") -> bool:
-        """Whether enough of these voters are left, ``lost`` taken away."""
+        """Return whether a majority of these voters is available without ``lost_nodes``, the ID of one
+        node."""
         voters = configuration.voters
         remaining = [v for v in voters if v != lost_nodes and not self.world.nodes[v].gone]
         return bool(voters) and len(remaining) >= majority(len(voters))
 
     def keeps_majority_without(self, node_id: str) -> bool:
-        """Whether a majority is left without this disk, of all members that may count from now on."""
+        """Return whether each possible configuration still has an available majority without this node's
+        disk."""
         committed = self.world.oracles.last_committed
         for node in self.world.nodes.values():
             log = node.disk.log() if node.core is None else node.core.log
@@ -663,7 +676,7 @@ class RaftOperator:
         return True
 
     def is_done(self, configuration: Configuration) -> bool:
-        """Whether nobody waits to be let in or to be replaced."""
+        """Return whether no member waits to be added or replaced."""
         return (
             not configuration.learners
             and self.has_majority(configuration)
@@ -672,13 +685,13 @@ class RaftOperator:
 
 
 class RaftNemesis:
-    """Does one fault after another to a world until it is healed."""
+    """Injects one fault after another until the world is healed."""
 
     def __init__(self, world: RaftWorld) -> None:
         self.world = world
 
     def inject_fault(self) -> None:
-        """One fault, and the next one later."""
+        """Inject one fault and schedule the next one."""
         world = self.world
         if world.is_healed:
             return
@@ -723,19 +736,21 @@ class RaftNemesis:
         world.schedule(world.now + rng.expovariate(world.faults.fault_rate), self.inject_fault)
 
     def reconnect(self) -> None:
-        """All links work again."""
+        """Open all directions again."""
         self.world.network.cut_pairs = set()
 
     def resume(self, node: RaftNode, life: int) -> None:
-        """A paused node goes on; what came meanwhile lies in its sockets."""
+        """Resume a paused node, and process the messages that arrived during the pause."""
         world = self.world
         if node.life != life or node.core is None or node.paused_since < 0:
             return
-        # What a driver can know: how long after its deadline it woke, not how long it stood still.
+        # A driver can measure how late it is after its deadline, but not how long it was paused.
         lateness_s = world.now - max(node.paused_since, node.core.deadline)
         node.paused_since = -1.0
         inbox, node.inbox = node.inbox, []
-        if world.faults.late_hint:  # drain the sockets, then shift, then look at the clock (H25)
+        if (
+            world.faults.late_hint
+        ):  # drain the sockets, then shift the deadlines, then check timers (H25)
             inbox.sort(key=lambda item: item[0] == world.on_time)
         for what, args in inbox:
             if node.core is None or node.life != life:
@@ -745,11 +760,11 @@ class RaftNemesis:
             what(node, *args)
 
     def report_stall(self, node: RaftNode, life: int) -> None:
-        """The driver sees that its sync hangs, or that it ended."""
+        """Report to the core that a sync takes too long, or that it has ended."""
         world = self.world
         if node.life != life or node.core is None:
             return
-        if node.paused_since >= 0:  # it will see that when it runs again
+        if node.paused_since >= 0:  # checked again when it is resumed
             world.schedule(world.now + 0.1, self.report_stall, node, life)
             return
         stalled = node.stalled_until > world.now
@@ -762,7 +777,7 @@ class RaftNemesis:
 def run_seeds(
     seeds: Sequence[int], world_class: type[RaftWorld] = RaftWorld, *, white_box: bool = True
 ) -> tuple[int, str] | None:
-    """Run seeds until one fails: (seed, what broke), or None."""
+    """Run seeds until one fails. Return the seed and the broken rule, or None."""
     for seed in seeds:
         try:
             world_class(seed, white_box=white_box).run()
