@@ -1,1 +1,1 @@
-"""Known bugs that seeds must find."""
+"""Injected bugs that seeds must find."""

@@ -1,9 +1,9 @@
-"""Bugs of rights and capabilities, put in by replacing functions, each to be found by `trusted.TrustedRun`.
+"""Injected bugs of authorization and capabilities. `TrustedRun` must find each of them.
 
-python -m distributedlog.testing.sim.bugs.authorization_injected_bugs [SEEDS [BUG]]      a table: bug | seed |
-found by
+    python -m distributedlog.testing.sim.bugs.authorization_injected_bugs [SEEDS [BUG]]
 
-``BUG``: a part of a name. Each begins at the seed that found it when this was written last (`STARTS`).
+prints a table: bug | seed | found by. ``BUG`` is a part of a name. The search for a bug begins at the seed
+that found it last (`STARTS`).
 """
 
 import hashlib
@@ -52,25 +52,25 @@ _verify_token = MetadataClient.verify_token
 
 
 def _compares_are_free(self: Authorizer, principal: str, transaction: Transaction) -> Any:
-    """H234: a condition is not taken for a read."""
+    """H234: conditions are not authorized as reads."""
     return _why_not_transact(self, principal, replace(transaction, compares=()))
 
 
 def _watches_go_on(self: ServedWatches, may_read: Callable[..., Any]) -> None:
-    """Nobody looks at watches again when rights change."""
+    """Watches are not checked again when rights change."""
 
 
 def _anybodys(
     of_bookie: Generation, kind: CapabilityKind, ledger: int, principal: str, since: int
 ) -> bytes:
-    """A capability is good for whoever shows it."""
+    """A capability is valid for each principal that presents it."""
     return _capability(of_bookie, kind, ledger, "", since)
 
 
 def _of_any_kind(
     of_bookie: Generation, kind: CapabilityKind, ledger: int, principal: str, since: int
 ) -> bytes:
-    """What it is good for stands in front, and is not in the MAC."""
+    """The kind of a capability is sent in front, and is not covered by the MAC."""
     return (
         bytes((kind,)) + _capability(of_bookie, CapabilityKind.LIST, ledger, principal, since)[1:]
     )
@@ -79,30 +79,30 @@ def _of_any_kind(
 def _for_ever(
     of_bookie: Generation, kind: CapabilityKind, ledger: int, principal: str, since: int
 ) -> bytes:
-    """What was taken from its holder does not end it."""
+    """Revocation from its holder does not end a capability."""
     return _capability(of_bookie, kind, ledger, principal, 0)
 
 
 def _judged_before(self: replica.RaftReplica, *arguments: Any, **named: Any) -> None:
-    """H233: what was judged by the rights of before is put into the log after the change."""
+    """H233: a request that was authorized by older rights is appended after the change of rights."""
     self._authorization_index = 0
     _request(self, *arguments, **named)
 
 
 async def _believed(self: LedgerDeletion, ledger_id: int) -> None:
-    """H213: a to-do is done because it is there."""
+    """H213: a purge task is executed without a check of the ledger's state."""
     await self._delete_local(ledger_id)
     delete_own_key = Delete(keys.delete_key(self._bookie_id, ledger_id))
     await self._metadata.transact(Transaction((), (delete_own_key,)))
 
 
 def _without_principal(principal: str, client: str) -> str:
-    """H216: requests are remembered by the client's own word, leases are nobody's."""
+    """H216: requests are identified by the client's own ID, and leases have no owner."""
     return client
 
 
 def _whoevers(self: Leases, lease: int, principal: str) -> DistributedLogError | None:
-    """H217: who knows its number ends it."""
+    """H217: each client with the number of a lease may end it."""
     return None
 
 
@@ -113,14 +113,14 @@ def _may_anything(
     ledger: int,
     bookies: Collection[str],
 ) -> bool:
-    """The leader gives capabilities to whoever asks."""
+    """The leader gives capabilities to all clients."""
     return True
 
 
 def _report_counts(
     self: BookieAuthorizer, principal: str, wanted: CapabilityKind, ledger: int, key: bytes
 ) -> bool:
-    """What mode report gave away is good in required."""
+    """Capabilities issued in mode report are valid in mode required."""
     is_report_mode_key = capabilities.is_capability(
         key, self._generations, wanted, ledger, principal, capabilities.REPORT_ONLY_REVISION
     )
@@ -128,7 +128,7 @@ def _report_counts(
 
 
 def _by_its_own_word(self: KeySpace, key: bytes) -> KeyClass:
-    """A bookie may say of itself that it is to take a place."""
+    """A bookie may register itself as the target of a replica move."""
     key_class = _of(self, key)
     if key.startswith(keys.MOVE_PREFIX):
         return replace(key_class, write_rights=REPLICA_HOLDER | OWN | REPAIR_LEADER | OPERATOR)
@@ -136,7 +136,7 @@ def _by_its_own_word(self: KeySpace, key: bytes) -> KeyClass:
 
 
 def _all_that_were(self: BookieAuthorizer, answer: BookieKeysReply) -> None:
-    """A bookie takes what was made with any generation that it ever held."""
+    """A bookie accepts capabilities of each generation that it ever had."""
     held_before = self._generations
     _hear(self, answer)
     by_number = {generation.number: generation for generation in (*held_before, *self._generations)}
@@ -144,62 +144,62 @@ def _all_that_were(self: BookieAuthorizer, answer: BookieKeysReply) -> None:
 
 
 def _all_of_it(self: member_node.MemberNode, link: Any, start: bytes, end: bytes | None) -> None:
-    """What is read and watched is not judged."""
+    """Reads and watches are not authorized."""
 
 
 def _not_narrowed(self: Authorizer, token: Any) -> Authorizer:
-    """Whoever comes by a token may what its user may."""
+    """The scope of a restricted token is ignored."""
     return self
 
 
 def _of_no_bookie(self: Generation, cluster_id: str, bookie_id: str) -> Generation:
-    """H229: one key for all bookies."""
+    """H229: all bookies share one key."""
     return Generation(self.number, hashlib.sha256(self.key).digest(), self.credential_key)
 
 
 def _recovered_by_anybody(
     self: PresentedCapabilities, wanted: CapabilityKind, ledger: int, key: bytes
 ) -> bytes:
-    """H231: whoever says that he recovers is believed."""
+    """H231: a client that claims to recover needs no capability."""
     return NO_KEY if wanted is CapabilityKind.RECOVER else _shown_key(self, wanted, ledger, key)
 
 
 def _by_the_wall(host: Host) -> Callable[[], float]:
-    """H237: what ends by a clock ends by one that jumps."""
+    """H237: proofs end according to a wall clock that jumps."""
     return lambda: host.wall_ms() / 1000
 
 
 def _for_good(self: TokenService, state: Any, proof: bytes) -> Any:
-    """A connection lasts for longer than the token that opened it."""
+    """A connection outlives the token that opened it."""
     return replace(_welcome(self, state, proof), valid_s=float("inf"))
 
 
 def _never_revoked(self: Authorizer, token: Any) -> None:
-    """Tokens end by themselves alone."""
+    """Tokens end only by expiry, and revocation is ignored."""
 
 
 def _without_end(proof: bytes, held: Any) -> tuple[str, int, int]:
-    """A pass is good for longer than the token that it came by."""
+    """A pass outlives the token for which it was issued."""
     principal, since, _ = capabilities.verify_session_credential(proof, held)
     return principal, since, 0
 
 
 async def _for_good_there(self: MetadataClient, token: bytes) -> Any:
-    """H237: a proxy does not hear when a token ends."""
+    """H237: a proxy does not receive when a token ends."""
     return replace(await _verify_token(self, token), valid_s=float("inf"))
 
 
 def _goes_on_there(self: AclCache, token: Any) -> None:
-    """What a proxy let in is not looked at again when tokens are revoked."""
+    """A proxy does not check existing clients again when tokens are revoked."""
 
 
 def _whole_there(narrowing: Any, path: str, name: str) -> int:
-    """A proxy does not look at what a token leaves out."""
+    """A proxy ignores the scope of a restricted token."""
     return -1
 
 
 def _enough(self: PrincipalQuotas, *arguments: Any) -> None:
-    """Nobody has a bound."""
+    """Principals have no limits."""
 
 
 MACS = (capabilities, capability_desk)
@@ -246,7 +246,7 @@ AT_A_PROXY = (
     "a proxy goes on with a revoked token",
     "a proxy does not narrow",
 )
-"""In the seeds that look for these there is one."""
+"""Bugs that need a seed with a read proxy."""
 STARTS = {
     "a token at a proxy does not end (H237)": 1,
     "a connection outlives its token (H237)": 2,
@@ -257,11 +257,11 @@ STARTS = {
     "what mode report gives is good in required": 6,
     "the generation before is kept for ever": 13,
 }
-"""A seed that found it; of others from 0 on."""
+"""The seed at which the search begins, because it found the bug. The default is 0."""
 
 
 def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tuple[int, str] | None:
-    """The first of so many seeds that finds a bug, from where it is listed; None: it survives them."""
+    """Return the first of ``budget`` seeds that finds a bug and its failure, or None if it survives."""
     start = STARTS.get(name, 0)
     return first_seed(
         PLANTED[name],
@@ -273,7 +273,7 @@ def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tupl
 
 
 def main() -> int:
-    """Print the table; 1 when a bug survived."""
+    """Print the table. Return 1 if a bug survived, otherwise 0."""
     return table_of(PLANTED, seed_that_finds, sys.argv[1:])
 
 

@@ -1,7 +1,8 @@
-"""Bugs of the pipeline calls, put in by replacing functions, each to be found by `pipeline.PipelineRun`.
+"""Injected bugs of pipeline calls. `PipelineRun` must find each of them.
 
-python -m distributedlog.testing.sim.bugs.pipeline_injected_bugs [SEEDS]      a table: bug | seeds until found
-| found by
+    python -m distributedlog.testing.sim.bugs.pipeline_injected_bugs [SEEDS]
+
+prints a table: bug | seeds until found | found by.
 """
 
 import logging
@@ -31,7 +32,7 @@ _linked = LogState.with_linked
 
 
 def _whatever_was_linked(self: link.SegmentLinking, state: LogState, *rest: Any) -> Transaction:
-    """The application's key is put without looking at it."""
+    """The application's version key is put without a condition on its earlier value."""
     transaction = _share(self, state, *rest)
     key = app_version_key(self._log_id, self._app)
     compares = tuple(compare for compare in transaction.compares if compare.key != key)
@@ -39,37 +40,37 @@ def _whatever_was_linked(self: link.SegmentLinking, state: LogState, *rest: Any)
 
 
 def _whoever_owns_it(self: StoredLedger) -> Transaction:
-    """A ledger is deleted on what was read of it a while ago."""
+    """A ledger is deleted according to metadata that was read earlier, without a condition."""
     transaction = transactions.deletion_ops(self.metadata, self.version)
     return Transaction((), transaction.operations)
 
 
 def _gone_is_no_obstacle(self: StoredLedger, owner: tuple[int, int]) -> Transaction:
-    """A ledger is linked on what was read of it a while ago."""
+    """A ledger is linked according to metadata that was read earlier, without a condition."""
     transaction = transactions.link_ops(self.metadata, self.version, owner)
     return Transaction((), transaction.operations)
 
 
 async def _one_too_far(*args: Any) -> tuple[DLSN, int]:
-    """The point lies after the record that it should lie before."""
+    """The truncation point is set after the requested record."""
     point, sequence_id = await _place(*args)
     return DLSN(point.segment, point.entry + 1, 0), sequence_id + 1
 
 
 async def _and_the_one_with_the_point(metadata: Metadata, state: LogState) -> int:
-    """The segment that holds the point is taken for one that is below it."""
+    """The segment with the truncation point is considered a segment before it."""
     last = await _last_below(metadata, state)
     point = state.truncated_to.segment
     return point if state.first_segment <= point < state.first_open_segment else last
 
 
 def _numbers_start_anew(self: LogState, added: ClosedSegmentTotals) -> LogState:
-    """What is linked does not count in the sequence ids after it."""
+    """Linked records do not count in the sequence IDs after them."""
     return replace(_linked(self, added), next_sequence_id=self.next_sequence_id)
 
 
 def _half_of_it(self: link.SegmentLinking, lock: Any, ready: Sequence[Any], txn: Any) -> Any:
-    """A link leaves out its last segment when it has several."""
+    """A link with several segments omits the last one."""
     return _link(self, lock, ready[:1], txn)
 
 
@@ -96,7 +97,7 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
 
 
 def seeds_until_found(name: str, seeds: range) -> tuple[int, str] | None:
-    """How many seeds it took, and what found it; None: it survives them."""
+    """Return the number of seeds that find a bug and the failure, or None if it survives."""
     with planted(PLANTED[name]):
         for count, seed in enumerate(seeds, 1):
             failures = PipelineRun(seed).run().failures
@@ -106,7 +107,7 @@ def seeds_until_found(name: str, seeds: range) -> tuple[int, str] | None:
 
 
 def main() -> int:
-    """Print the table; 1 when a bug survived."""
+    """Print the table. Return 1 if a bug survived, otherwise 0."""
     logging.disable(logging.CRITICAL)
     budget = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     return print_table(PLANTED, lambda name: seeds_until_found(name, range(budget)), budget)

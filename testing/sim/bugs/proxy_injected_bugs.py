@@ -1,9 +1,9 @@
-"""Bugs of proxies and producers, put in by replacing functions, each to be found by `proxied.ProxiedRun`.
+"""Injected bugs of proxies and producers. `ProxiedRun` must find each of them.
 
-python -m distributedlog.testing.sim.bugs.proxy_injected_bugs [SEEDS [BUG]]      a table: bug | seed | found
-by
+    python -m distributedlog.testing.sim.bugs.proxy_injected_bugs [SEEDS [BUG]]
 
-``BUG``: a part of a name. Each begins at the seed that found it when this was written last (`STARTS`).
+prints a table: bug | seed | found by. ``BUG`` is a part of a name. The search for a bug begins at the seed
+that found it last (`STARTS`).
 """
 
 import sys
@@ -41,20 +41,20 @@ _give_up = LogManager.hand_off
 
 
 async def _nobody_is_known(*args: Any) -> ProducerTable | None:
-    """A takeover begins with an empty table."""
+    """A takeover begins with an empty producer table."""
     table = await recover_producers(*args)
     return None if table is None else ProducerTable(next_number=table.next_number)
 
 
 def _told_when_sent(self: SendQueue) -> None:
-    """A frame is acknowledged when its entry was given to the ledger."""
+    """A frame is acknowledged when its entry was sent to the ledger writer."""
     _send_ready(self)
     if isinstance(self.sink, SegmentRoller) and self._in_flight:
         self.handle_confirmed(self.sink.current_target, self._in_flight[-1].entry)
 
 
 async def _no_fence(self: BookieClient, ledger: int, key: bytes, timeout_s: float) -> Any:
-    """A takeover leaves the owner before writing."""
+    """A takeover reads the LAC instead of fencing, so that the former owner can still write."""
     return await self.read_lac(ledger, key, timeout_s)
 
 
@@ -63,7 +63,7 @@ async def _reads_do_not_fence(self: BookieClient, *args: Any, **kwargs: Any) -> 
 
 
 async def _forgotten_is_new(writer: Any, request: Any) -> Any:
-    """Whoever was forgotten goes on where he says that he was."""
+    """A forgotten producer continues at the sequence number that it claims."""
     try:
         return await _open_producer(writer, request)
     except ProducerForgotten:
@@ -75,7 +75,7 @@ async def _forgotten_is_new(writer: Any, request: Any) -> Any:
 
 
 def _begins_where_it_says(self: ProducerTable, span: BatchSpan, segment: int, entry: int) -> None:
-    """And so all say who read of it: the first frame of a producer begins anywhere."""
+    """The producer table accepts any first sequence number of a producer, also when it is rebuilt."""
     row = self.rows.get(span.producer_number)
     if row is not None and not row.stored_batches and not row.next_sequence:
         row.next_sequence = span.sequence
@@ -83,12 +83,12 @@ def _begins_where_it_says(self: ProducerTable, span: BatchSpan, segment: int, en
 
 
 def _whatever_is_in_the_ring(self: TailFeed) -> dict[Any, Any]:
-    """What was truncated stays in the ring."""
+    """Truncated entries stay in the cache of a read proxy."""
     return {}
 
 
 def _with_one_more(self: ProducerSink) -> None:
-    """A frame that is sent again takes the first record of the next one along."""
+    """A resent frame also contains the first record of the next one."""
     sent, index = self._unacked, self._sent_count
     if self._stream is not None and len(sent) - index > 1:
         (batch, first, count, size), next_batch = sent[index], sent[index + 1][0]
@@ -103,7 +103,7 @@ def _with_one_more(self: ProducerSink) -> None:
 
 
 def _all_of_it_again(self: ProducerSink, stream: Any) -> None:
-    """What the log's new owner has of a producer is sent again, as if it were new."""
+    """A producer resends records that the log's new owner already has, as if they were new."""
     if self._producer and self._send_queue is not None and self._unacked:
         self._next_sequence = stream.opened.next_sequence
         self._clear_unacked()
@@ -112,21 +112,21 @@ def _all_of_it_again(self: ProducerSink, stream: Any) -> None:
 
 
 def _one_further(self: EntrySource, out: Any) -> Any:
-    """A reader goes on elsewhere one entry after the one that it wants."""
+    """A reader continues elsewhere one entry after the next one."""
     resumption = _resumption(self, out)
-    assert resumption.dlsn is not None, "who goes on has a place"
+    assert resumption.dlsn is not None, "a resumed subscription has a position"
     segment, entry, _ = resumption.dlsn
     return replace(resumption, dlsn=DLSN(segment, entry + 1, 0), sequence_id=-1, proven=False)
 
 
 def _whatever_comes(self: EntryQueue, columns: Any) -> None:
-    """A reader does not look at sequence ids: alone, the bug before it costs time, and no record."""
+    """A reader does not check sequence IDs. Otherwise `_one_further` costs only time and loses no record."""
     self.next_sequence_id = None
     _give(self, columns)
 
 
 async def _told_before_it_is_settled(self: LogManager, key: Any, target: str) -> bool:
-    """Producers are sent away while what they sent is still on its way."""
+    """Producers are redirected while their frames are still unacknowledged."""
     hosted_log = self.find_hosted(*key)
     if hosted_log is None:
         return False
@@ -173,11 +173,11 @@ STARTS = {
     "what the new owner has is sent again (G9)": 3,
     "told before it is settled (H76)": 14,
 }
-"""A seed that found it; of others from 0 on."""
+"""The seed at which the search begins, because it found the bug. The default is 0."""
 
 
 def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tuple[int, str] | None:
-    """The first of so many seeds that finds a bug, from where it is listed; None: it survives them."""
+    """Return the first of ``budget`` seeds that finds a bug and its failure, or None if it survives."""
     start = STARTS.get(name, 0)
     return first_seed(
         PLANTED[name],
@@ -187,7 +187,7 @@ def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tupl
 
 
 def main() -> int:
-    """Print the table; 1 when a bug survived."""
+    """Print the table. Return 1 if a bug survived, otherwise 0."""
     return table_of(PLANTED, seed_that_finds, sys.argv[1:])
 
 
