@@ -18,8 +18,10 @@ def test_what_is_worse_is_said() -> None:
     alone = WriterProgress(300, 0.050)
 
     assert WriterProgress(150, 0.120).why_worse(alone) == ""
-    assert "p99 160.0 ms, without 50.0 ms" in WriterProgress(290, 0.160).why_worse(alone)
-    assert "140 records acknowledged, without 300" in WriterProgress(140, 0.010).why_worse(alone)
+    assert "p99 160.0 ms, without adversary 50.0 ms" in WriterProgress(290, 0.160).why_worse(alone)
+    assert "140 records acknowledged, without adversary 300" in WriterProgress(
+        140, 0.010
+    ).why_worse(alone)
     assert WriterProgress(300, 0.019).why_worse(WriterProgress(300, 0.004)) == "", (
         "nobody complains of that"
     )

@@ -1,1 +1,1 @@
-"""Clients of a simulated cluster, by seed."""
+"""Clients of a simulated cluster, and the run of a seed."""

@@ -1,23 +1,27 @@
-"""Seeds of a cluster where it counts who asks: certificates, grants, and those who have none (T1 to T4).
+"""Seeds of a cluster that enforces authorization, with adversaries (T1 to T4).
 
-The same cluster, workload and faults as in `seed.py`, and machines hold certificates. An admin gives rights,
-takes them, draws new secrets, disables a user, makes tokens and revokes them, and in a quarter of the seeds
-goes from open to required and back, all while logs are written; clocks jump by an hour, and a bookie may be
-cut off from the quorum alone. Others try what they must not:
+Cluster, workload and faults are those of `seed.py`, and machines have certificates. While logs are written,
+an admin grants and revokes rights, rotates secrets, disables a user, and issues and revokes tokens. In a
+quarter of the seeds the admin also changes the mode from open to required and back. Clocks jump by an hour,
+and a bookie may lose contact to the quorum alone. Several clients try forbidden operations:
 
-- an ex-writer, who keeps all that he ever got, and knows which copy lacks what;
-- a guest, who comes by tokens and shows those that have ended;
-- a squatter, who has no right and knows everything: ids, requests, leases, others' capabilities;
-- a thief, with a bookie's certificate, and with the keys of another bookie;
-- in some seeds a greedy user, and strangers (`overload.py`).
+- The ex-writer keeps all capabilities it ever received, and has the list of entries that each bookie lacks.
+- The guest authenticates with tokens, and presents ended ones.
+- The intruder has no rights, but has all IDs, request numbers, leases and other users' capabilities.
+- The thief has a bookie's certificate, and the keys of another bookie.
+- In some seeds there are also a greedy user and unauthenticated peers (`overload.py`).
 
-In a quarter of the seeds there is a read proxy, to which the guest shows its tokens, too.
+In a quarter of the seeds there is a read proxy, to which the guest presents its tokens, too.
 
-What they try harms nobody where it is refused, or is not judged. Judged by
-`testing/verify/checks/independent_authorizer.py`, a judge of its own: over the commands of the metadata's
-log, what it shows to whom (`disclosure_oracle.py`), what bookies do for whom (`bookie_effect_oracle.py`),
-proxies for who comes by a token (`proxy_rights_oracle.py`), what ends by a clock
-(`token_expiry.py`).
+The attempts do no damage if they are rejected, or if the mode does not enforce authorization. The checks are:
+
+- `testing/verify/checks/independent_authorizer.py`: commands in the metadata log, by a separate
+  implementation
+  of the rules.
+- `disclosure_oracle.py`: data that the metadata service shows to clients.
+- `bookie_effect_oracle.py`: effects of bookies for clients.
+- `proxy_rights_oracle.py`: effects of proxies for clients with tokens.
+- `token_expiry.py`: the end of proofs that expire.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -117,48 +121,48 @@ CERTIFICATES = {
     THIEF: "bookie/b9",
     GREEDY: "user/greedy",
 }
-"""The guest has tokens, the stranger nothing."""
+"""Certificates by machine. The guest has tokens instead, and the stranger no credentials."""
 GUEST_NAME = "user/guest"
 WATCHED = {GUEST_NAME, *(CERTIFICATES[name] for name in (EX, EVE, THIEF, GREEDY))}
-"""Who is refused something."""
+"""Principals whose requests may be rejected."""
 PLANS = ("required", "required", "round", "report")
-"""The mode from the first client on; ``round``: open, then to required and back, and again."""
+"""The mode after the first client has started. ``round`` cycles through open, report and required."""
 ROUND = ("report", "required", "report", "open")
 ACT_S = 1.5
-"""Mean pause between two acts of the admin."""
+"""Mean pause in seconds between two actions of the admin."""
 AGAIN_S = 0.3
 ASK_S = 1.0
 LOOT_MAX = 100
-"""Of the oldest, and of the newest."""
+"""How many of the oldest and of the newest capabilities a client keeps."""
 DEAF_S = 90.0
-"""After the heal every bookie hears of a revocation within this: it asks each minute."""
+"""Seconds after the heal within which every bookie receives a revocation. Bookies poll once per minute."""
 NEVER = 1 << 62
 DAY_S = 86_400.0
 SILENCE_S = 4.0
-"""In half of the seeds a bookie that hears nothing for so long serves nodes alone."""
+"""How long bookies serve users without contact to the quorum, in half of the seeds."""
 HOUR_MS = 3_600_000
 TOLERANCE_S = 2
-"""Of tokens' ends; production's is longer than a seed."""
+"""Tolerance for the end of tokens. The one of production is longer than a seed."""
 TOKEN_S_MAX = 8
 PROXY_CHANCE = 0.25
 OWN_LOG = "scratch"
-"""Which the ex-writer writes as anybody would."""
+"""A log that the ex-writer writes normally."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loot:
-    """A capability that somebody was given once, or made."""
+    """A capability that a client received earlier, or forged."""
 
     bookie: str
     ledger: int
     kind: CapabilityKind
     key: bytes
     planted_entry: int = 0
-    """Which one it would plant."""
+    """The entry that the client tries to plant with it."""
 
 
 class TrustedRun(LogRun):
-    """One seed of it."""
+    """One seed of a cluster with authorization."""
 
     def __init__(
         self,
@@ -169,9 +173,11 @@ class TrustedRun(LogRun):
         only_adversaries: Sequence[str] | None = None,
         with_proxy: bool = False,
     ) -> None:
-        """``calm_beside``: nothing goes wrong but by these machines (`writer_progress.py`).
+        """Prepare a seed.
 
-        ``with_proxy``: there is a read proxy, whatever the seed says.
+        Args:
+            only_adversaries: Run without random faults, with only these adversaries (`writer_progress.py`).
+            with_proxy: Add a read proxy, independent of the seed.
         """
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
         simulation, rng = self.simulation, self.simulation.chance("trust")
@@ -189,25 +195,26 @@ class TrustedRun(LogRun):
             self.adversaries = list(only_adversaries)
         self._make_oracles()
         self.denied_attempts = 0
-        """Attempts that were, of those who may not."""
+        """Number of rejected attempts of the adversaries."""
         self._rng = rng
         self._set_up_done = trio.Event()
         self._stolen_by_ex_writer: list[Loot] = []
         self._tokens: list[bytes] = []
-        """All that the guest ever had, the newest last."""
+        """All tokens of the guest so far, newest last."""
         self._session_credentials: list[bytes] = []
         self._stolen_by_guest: list[Loot] = []
         self._stolen_keys: BookieKeysReply | None = None
-        """What the first bookie checks by."""
+        """The keys with which the first bookie verifies capabilities."""
         self._is_ex_writer_revoked = False
-        """The ex-writer was told that it may not, and was not let in again since."""
+        """Whether the ex-writer's rights were revoked, and not granted again since."""
         self._granted_at_revision = 0
-        """The revision when it was given something last."""
+        """The revision of the last grant to the ex-writer."""
         self._revocation_near_until = 0.0
-        """Something is taken from it about now: it does what it can."""
+        """Until this time a revocation of the ex-writer's rights is near, so it sends as many changes as
+        possible."""
 
     def _make_oracles(self) -> None:
-        """Make what judges the run, and have it hear of what is said on connections."""
+        """Create the oracles of the run and connect them to the observed connections."""
         simulation = self.simulation
         self.independent_authorizer = SecondJudge(self._fail, stolen_bookies={CERTIFICATES[THIEF]})
         self.connection_observer = ConnectionObserver(
@@ -243,7 +250,7 @@ class TrustedRun(LogRun):
             self._fail,
             greedy_user=CERTIFICATES[GREEDY],
         )
-        # Where a token ends is said first: what proxies do is held to it.
+        # `token_ends` computes the end of each token before `proxy_rights` uses it.
         self.connection_observer.listeners += [
             self.disclosure_oracle,
             self.bookie_effects,
@@ -274,14 +281,14 @@ class TrustedRun(LogRun):
             cluster.machines[name].connections_max = CONNECTIONS_MAX
 
     def _observation_patches(self) -> Sequence[Patch]:
-        """What is heard of the product from inside, and bounds that are met within half a minute."""
+        """Return patches that observe the product from inside, and smaller limits that a run reaches."""
         begin, hear, make = BookieAuthorizer.__init__, BookieAuthorizer.hear, TokenService.__init__
         answer, end = Link.reply_error, ServedWatches.end
         know, listen = ClientAuthorizer.__init__, ClientAuthorizer._apply_changes
 
         def begun(gate: BookieAuthorizer, silence_s: float, time_s: Callable[[], float]) -> None:
             begin(gate, self.silence_s, time_s)
-            # And what it hears first it may not note.
+            # Recorded first, because `hear` does not record the first answer.
             self._on_bookie(BookieKeysReply("open", (), {}), is_first=True)
 
         def heard(gate: BookieAuthorizer, said: BookieKeysReply) -> None:
@@ -327,7 +334,7 @@ class TrustedRun(LogRun):
         )
 
     def _on_bookie(self, answer: BookieKeysReply, *, is_first: bool = False) -> None:
-        """The bookie that runs now has heard that."""
+        """Record an answer that the present bookie has received."""
         machine = machine_of_task.get()
         if machine is None:
             return
@@ -338,7 +345,7 @@ class TrustedRun(LogRun):
             self._stolen_keys = answer
 
     def _on_proxy(self, rights: ClientAuthorizer | None) -> None:
-        """The proxy that runs now has heard that; None: it begins."""
+        """Record the rights that the present proxy has received. None means that the proxy starts."""
         machine = machine_of_task.get()
         if machine is None:
             return
@@ -352,7 +359,7 @@ class TrustedRun(LogRun):
         self.proxy_rights.on_rights(machine.name, rights.acl.mode, tokens_from)
 
     def _on_clock(self) -> None:
-        """The node that runs now begins to go by its clock."""
+        """Record that the present node starts to use its clock."""
         machine = machine_of_task.get()
         if machine is not None:
             host = self.cluster.machines[machine.name]
@@ -363,10 +370,10 @@ class TrustedRun(LogRun):
             if principal in WATCHED:
                 self.denied_attempts += 1
             elif principal.startswith("user/"):
-                # A bookie may have lost a place, or a lease, meanwhile.
-                self._fail(f"{principal} was refused what it may: {error}")
+                # A bookie may have lost a replica assignment or a lease in the meantime.
+                self._fail(f"{principal} was refused a permitted request: {error}")
         elif isinstance(error, OverQuota) and principal != CERTIFICATES[GREEDY]:
-            self._fail(f"H236: {principal} was told of a bound that another one met: {error}")
+            self._fail(f"H236: {principal} was refused because of another user's limit: {error}")
 
     # --- the workload -----------------------------------------------------------------------------
 
@@ -396,10 +403,10 @@ class TrustedRun(LogRun):
             else:
                 cluster.start_client(name, mains[name])
         if self.is_calm:
-            await trio.sleep(1.0)  # who means harm is there first
+            await trio.sleep(1.0)  # so that the adversary starts before the writers
 
     def _stop_random_faults(self) -> None:
-        """One slow answer in a hundred would be the p99, with and without; so would a roll among few."""
+        """Remove random slowness: with few samples, one slow answer or segment roll would decide the p99."""
         self.cluster.network.faults.slow_chance = 0.0
         self.cluster.network.faults.latency_s = (0.0001, 0.001)
         for name in self.cluster.storage:
@@ -407,11 +414,11 @@ class TrustedRun(LogRun):
                 disk.faults.slow_chance = 0.0
 
     def _addresses(self) -> list[Address]:
-        """Of the nodes, as they are now."""
+        """Return the present addresses of all nodes."""
         return [self.cluster.address_of(name) for name in self.cluster.nodes]
 
     async def _jump_clocks(self) -> None:
-        """By an hour, either way, of whoever says when something ends (H237)."""
+        """Move the wall clocks of random nodes by an hour, forward or back (H237)."""
         rng = self.simulation.chance("clocks")
         while not self.nemesis.is_over:
             await trio.sleep(rng.expovariate(1 / 3.0))
@@ -420,7 +427,7 @@ class TrustedRun(LogRun):
             )
 
     async def _isolate_bookies(self) -> None:
-        """A bookie from the quorum, and from nobody else, for longer than it may be silent (H241)."""
+        """Cut a bookie off from the quorum only, for longer than it may serve users without it (H241)."""
         rng = self.simulation.chance("silence")
         while not self.nemesis.is_over:
             await trio.sleep(rng.expovariate(1 / 3.0))
@@ -432,7 +439,7 @@ class TrustedRun(LogRun):
             await trio.sleep(duration_s)
 
     async def _registers(self, process: str, namespace: Namespace, host: Host) -> None:
-        """Nobody has a right to these."""
+        """Do nothing: no user has a right to the registers."""
         await trio.sleep_forever()
 
     async def _measure(self, namespace: Namespace, host: Host) -> None:
@@ -443,12 +450,12 @@ class TrustedRun(LogRun):
     async def _conclude(self) -> None:
         await super()._conclude()
         if not self.independent_authorizer.checked_commands and self.plan == "required":
-            raise Violation("T1: nothing was judged")
+            raise Violation("T1: no command was checked")
         with trio.move_on_after(DEAF_S) as timeout:
             while missing := [*self._bookies_unaware(), *self._proxies_unaware()]:  # noqa: ASYNC110
                 await trio.sleep(1.0)
         if timeout.cancelled_caught:
-            raise Violation(f"T3: {missing} have not heard of a revocation for {DEAF_S:g} s")
+            raise Violation(f"T3: {missing} have not received a revocation for {DEAF_S:g} s")
         token_ends = self.token_ends
         self.simulation.note(
             "trust",
@@ -473,7 +480,7 @@ class TrustedRun(LogRun):
             )
 
     def _proxies_unaware(self) -> list[str]:
-        """Those that do not know which of the guest's tokens were revoked; none is any more."""
+        """Return the proxies that lack the last revocation of the guest's tokens. No further ones follow."""
         expected = self.independent_authorizer.current_policy.tokens["guest"]
         observed = self.proxy_rights.observed
         return [
@@ -483,7 +490,10 @@ class TrustedRun(LogRun):
         ]
 
     def _bookies_unaware(self) -> list[str]:
-        """Those that do not know what was taken from the ex-writer last; nothing is taken any more."""
+        """Return the bookies that lack the last revocation of the ex-writer's rights.
+
+        No further ones follow.
+        """
         if (
             self.independent_authorizer.current_policy.mode != "required"
             or not self._is_ex_writer_revoked
@@ -492,7 +502,7 @@ class TrustedRun(LogRun):
         return [name for name in self.cluster.bookies if not self._has_observed_revocation(name)]
 
     def _has_observed_revocation(self, bookie: str) -> bool:
-        """Has it heard that the ex-writer is out?"""
+        """Return whether a bookie has received the revocation of the ex-writer's rights."""
         newest = self.bookie_effects.newest(bookie)
         return (
             newest is not None
@@ -553,7 +563,7 @@ class TrustedRun(LogRun):
         await trio.sleep_forever()
 
     async def _make_tokens(self, metadata: MetadataClient) -> None:
-        """For the guest: one after the other, some for one log alone; all of them may be revoked."""
+        """Issue tokens to the guest, some for one log only, and sometimes revoke all of them."""
         rng = self.simulation.chance("tokens")
         while not self.nemesis.is_over:
             choice = rng.random()
@@ -577,7 +587,7 @@ class TrustedRun(LogRun):
             await trio.sleep(AGAIN_S)
 
     async def _rotate(self, metadata: MetadataClient, kind: str) -> None:
-        """`dlog trust rotate`."""
+        """Rotate secrets, as `dlog trust rotate` does."""
         try:
             self.simulation.note("rotated", kind, await metadata.rotate_secrets(kind))
         except DistributedLogError as error:
@@ -600,7 +610,7 @@ class TrustedRun(LogRun):
         self.simulation.note("out", self.independent_authorizer.revision)
 
     async def _change(self, metadata: MetadataClient, *change: str) -> None:
-        """Until it is answered; said twice is once."""
+        """Retry a change until it is answered. A repeated change has no further effect."""
         while True:
             try:
                 await metadata.change_trust(*change, force=True)
@@ -614,7 +624,7 @@ class TrustedRun(LogRun):
                 self.simulation.note("again", change[0], type(error).__name__)
                 await trio.sleep(AGAIN_S)
 
-    # --- who writes now and then --------------------------------------------------------------------
+    # --- the ex-writer ------------------------------------------------------------------------------
 
     async def _run_ex_writer(self, namespace: Namespace, host: Host) -> None:
         async with trio.open_nursery() as nursery:
@@ -626,15 +636,14 @@ class TrustedRun(LogRun):
                 nursery.start_soon(self._write_versions, namespace, host.random)
 
     async def _collect_capabilities(self, namespace: Namespace, rng: Random) -> None:
-        """Keep every capability that is given."""
+        """Keep every capability that the ex-writer receives."""
         while True:
             await trio.sleep(rng.expovariate(5.0))
             self._stolen_by_ex_writer += await self._request_capabilities(
                 client_of(namespace).request, rng
             )
-            del self._stolen_by_ex_writer[
-                LOOT_MAX:-LOOT_MAX
-            ]  # the oldest: time may have forgotten to end them
+            # The oldest are kept, too, because a faulty expiry could leave them valid.
+            del self._stolen_by_ex_writer[LOOT_MAX:-LOOT_MAX]
 
     async def _request_capabilities(
         self, ask: Callable[[int, bytes], Awaitable[Reply]], rng: Random
@@ -658,7 +667,7 @@ class TrustedRun(LogRun):
         ]
 
     async def _watch_all(self, namespace: Namespace) -> None:
-        """All changes of a log, for as long as they are told."""
+        """Watch all changes of a log, as long as the watch is allowed."""
         metadata = namespace.metadata
         while True:
             await trio.sleep(AGAIN_S)
@@ -676,7 +685,7 @@ class TrustedRun(LogRun):
                 continue
 
     async def _write_own_log(self, namespace: Namespace, rng: Random) -> None:
-        """A log of its own, as anybody would: its streams at bookies are open when its right ends."""
+        """Write a log normally, so that streams to bookies are open when the right ends."""
         while True:
             await trio.sleep(AGAIN_S)
             try:
@@ -691,7 +700,7 @@ class TrustedRun(LogRun):
                 await writer.abort()
 
     async def _write_versions(self, namespace: Namespace, rng: Random) -> None:
-        """Small changes that a writer may make, most of all while that ends."""
+        """Make small permitted changes, very often while the right is about to end."""
         count = 0
         while True:
             is_revocation_near = self.simulation.now < self._revocation_near_until
@@ -710,7 +719,10 @@ class TrustedRun(LogRun):
     def _choose_for_ex_writer(
         self, bookie: str, machine: str, rng: Random
     ) -> tuple[Loot, str] | None:
-        """What it tries there, and how: what may harm only where its end was heard of."""
+        """Choose a capability and an operation.
+
+        Harmful ones are used only after the bookie has the revocation.
+        """
         stolen_here = [
             candidate for candidate in self._stolen_by_ex_writer if candidate.bookie == bookie
         ]
@@ -733,7 +745,8 @@ class TrustedRun(LogRun):
         return chosen, "read"
 
     def _missing_entries(self, stolen: Loot, machine: str) -> list[int]:
-        """What that bookie lacks of a ledger: what is planted meets nothing there (H231)."""
+        """Return entries of a ledger that a bookie lacks, where a planted entry conflicts with none
+        (H231)."""
         if stolen.kind is not CapabilityKind.RECOVER:
             return []
         holders = self.cluster.oracles.bookies.holders
@@ -743,10 +756,10 @@ class TrustedRun(LogRun):
             if ledger == stolen.ledger and machine not in holders_of_entry
         ][:3]
 
-    # --- who has tokens -------------------------------------------------------------------------------
+    # --- the guest ------------------------------------------------------------------------------------
 
     async def _run_guest(self, namespace: Namespace, host: Host) -> None:
-        """Reads by the newest token, and shows all that it ever had."""
+        """Read with the newest token, and present all earlier ones."""
         log = LOGS[0]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
@@ -774,7 +787,8 @@ class TrustedRun(LogRun):
                     await self._attack_by_read(namespace, host.random)
 
     async def _present_old_credentials(self, host: Host, rng: Random) -> None:
-        """A token, or a pass that came by one; and hold on to what it opened."""
+        """Connect with an old token, or with a session credential that it obtained, and keep the connection
+        in use."""
         endpoint = Endpoint(host, lambda: Hello("", kind="client"))
         while True:
             await trio.sleep(rng.expovariate(2.0))
@@ -797,7 +811,10 @@ class TrustedRun(LogRun):
                 nursery.cancel_scope.cancel()
 
     async def _request_over(self, link: ClientLink, is_bookie_target: bool, rng: Random) -> None:
-        """Raises what ends the connection; what is only refused is asked for otherwise the next time."""
+        """Send a request over a connection.
+
+        Rejected requests are ignored; errors that end the connection are raised.
+        """
 
         async def ask(op: int, body: bytes) -> Reply:
             return await link.request(op, body, timeout_s=ASK_S)
@@ -827,7 +844,7 @@ class TrustedRun(LogRun):
             if link.closed is not None:
                 raise
 
-    # --- who knows everything and has no right --------------------------------------------------------
+    # --- the intruder ---------------------------------------------------------------------------------
 
     async def _run_intruder(self, namespace: Namespace, host: Host) -> None:
         rng = host.random
@@ -853,7 +870,7 @@ class TrustedRun(LogRun):
                     continue
 
     async def _attack_lease(self, namespace: Namespace, rng: Random) -> None:
-        """Another's, or one that somebody is about to be given."""
+        """Renew or revoke the lease of another client, or the next one to be granted."""
         leases = list(self.independent_authorizer.lease_owners)
         if leases:
             lease = rng.choice((rng.choice(leases), max(leases) + rng.randrange(1, 4)))
@@ -866,7 +883,7 @@ class TrustedRun(LogRun):
                 await namespace.metadata.revoke_lease(lease)
 
     async def _attack_request_numbers(self, namespace: Namespace, rng: Random) -> None:
-        """The next requests of somebody else, so that his are taken for answered (H216)."""
+        """Forge the next request numbers of another client, so that its requests count as answered (H216)."""
         others = [*self.independent_authorizer.last_requests.items()]
         if others:
             client, last = rng.choice(others)
@@ -875,7 +892,7 @@ class TrustedRun(LogRun):
                 await client_of(namespace).request(Op.META_TRANSACT, encode_command(forged))
 
     async def _attack_by_compare(self, namespace: Namespace, rng: Random) -> None:
-        """A condition that does not hold tells what is there (H234)."""
+        """Send a false condition, whose answer would show the present value (H234)."""
         for log in [*self.independent_authorizer.named_logs][:3]:
             compare = Compare.version(state_key(int(log, 16)), NEVER)
             await namespace.metadata.transact(Transaction((compare,)))
@@ -896,7 +913,7 @@ class TrustedRun(LogRun):
             await namespace.metadata.transact(Transaction((), (Put(key, b"eve"),)))
 
     async def _attack_deletion_list(self, namespace: Namespace, rng: Random) -> None:
-        """A to-do for a ledger that nobody deletes (H213)."""
+        """Put a purge task for a ledger that is not being deleted (H213)."""
         ledgers = [*self.independent_authorizer.ledgers.items()][-20:]
         if ledgers:
             number, known_ledgers = rng.choice(ledgers)
@@ -911,7 +928,8 @@ class TrustedRun(LogRun):
         return "none" if known_bookies is None else known_bookies.bookies[0]
 
     async def _attack_by_admin_request(self, namespace: Namespace, rng: Random) -> None:
-        """A cluster of its own, a save of this one, another one's keys, a token for another."""
+        """Try to form a cluster, back this one up, or get a bookie's keys, another user's token or new
+        secrets."""
         op, body = rng.choice(
             (
                 (Op.META_FORM, b""),
@@ -924,13 +942,16 @@ class TrustedRun(LogRun):
         with suppress(NotAllowed):
             await client_of(namespace).request(op, body)
             if self.independent_authorizer.current_policy.mode == "required":
-                self._fail(f"T1: user/eve was answered operation {op}")
+                self._fail(f"T1: user/eve received an answer to operation {op}")
 
     def _choose_for_intruder(
         self, bookie: str, machine: str, rng: Random
     ) -> tuple[Loot, str] | None:
-        """Another's capability, or none, of a ledger to come (H230); only where rights count: else the
-        first key that is shown is the ledger's."""
+        """Choose another client's capability, or a random one for a future ledger (H230).
+
+        Only at bookies that enforce authorization: otherwise the first presented key becomes that of the
+        ledger.
+        """
         if not self._is_enforcing(machine):
             return None
         stolen_here = [
@@ -944,17 +965,17 @@ class TrustedRun(LogRun):
         return rng.choice(stolen_here), rng.choice(("fence", "read"))
 
     def _is_enforcing(self, machine: str) -> bool:
-        """Has that bookie heard that rights count?"""
+        """Return whether a bookie enforces authorization, according to the last answer it received."""
         newest = self.bookie_effects.newest(machine)
         return newest is not None and newest.answer.mode == "required"
 
-    # --- a bookie's certificate, and another's keys, in wrong hands ---------------------------------------
+    # --- the thief ----------------------------------------------------------------------------------------
 
     async def _run_thief(self, namespace: Namespace, host: Host) -> None:
         rng, stolen = host.random, list[Loot]()
 
         def turned(bookie: str, machine: str, chance: Random) -> tuple[Loot, str] | None:
-            """What lists is shown as what recovers."""
+            """Present a capability for listing as one for recovery or reading."""
             stolen_here = [base for base in stolen if base.bookie == bookie]
             if not stolen_here or not self._is_enforcing(machine):
                 return None
@@ -981,7 +1002,7 @@ class TrustedRun(LogRun):
     def _choose_made(
         self, name: str, bookie: str, machine: str, rng: Random
     ) -> tuple[Loot, str] | None:
-        """With the keys of the first bookie, for that name, at another one (H229)."""
+        """Forge a capability of ``name`` with the keys of the first bookie, for use at another one (H229)."""
         keys_stolen, ledger_ids = self._stolen_keys, [*self.independent_authorizer.ledgers][-8:]
         if (
             keys_stolen is None
@@ -1007,7 +1028,10 @@ class TrustedRun(LogRun):
         return Loot(bookie, ledger, kind, key), attempt
 
     def _forged_credentials(self, name: str) -> Credentials | None:
-        """A pass of that name: what passes are made with is all bookies' (a wrong name opens nothing)."""
+        """Return a forged session credential.
+
+        All bookies share the key for these, so the forgery itself works.
+        """
         stolen = self._stolen_keys
         if not name or stolen is None or not stolen.generations:
             return None
@@ -1019,14 +1043,14 @@ class TrustedRun(LogRun):
     async def _impersonate_bookie(
         self, namespace: Namespace, stolen: Sequence[Loot], rng: Random
     ) -> None:
-        """Ask for another bookie's keys; be told off for ledgers; take a place that nobody gives it."""
+        """Request another bookie's keys, put a purge task, and register as the target of a replica move."""
         if not stolen:
             return
         chosen = rng.choice(stolen)
         metadata = client_of(namespace)
         with suppress(NotAllowed):
             await metadata.request(Op.META_CAPS, BookieKeysRequest(chosen.bookie).encode())
-        if self.plan == "required":  # what is there from before it was judged stays its own
+        if self.plan == "required":  # keys that were put before the mode was enforced stay valid
             cookie = pack({"label": "b9", "incarnation": 1})
             move = ReplicaMove(chosen.bookie, 0, 1).encode()
             for puts in (
@@ -1036,7 +1060,7 @@ class TrustedRun(LogRun):
                 with suppress(NotAllowed):
                     await metadata.transact(Transaction((), puts))
 
-    # --- who wants more than its share -----------------------------------------------------------------
+    # --- the greedy user -------------------------------------------------------------------------------
 
     async def _run_greedy(self, namespace: Namespace, host: Host) -> None:
         await Greedy(client_of(namespace), host, self._addresses).run()
@@ -1050,7 +1074,12 @@ class TrustedRun(LogRun):
         choose: Callable[[str, str, Random], tuple[Loot, str] | None],
         name: str = "",
     ) -> None:
-        """Show bookies what was collected, over connections of its own. ``name``: by a pass with that one."""
+        """Present chosen capabilities to random bookies over new connections.
+
+        Args:
+            choose: Returns the capability and the operation for a bookie, or None.
+            name: If given, connect with a forged session credential of this principal.
+        """
         endpoint = Endpoint(host, lambda: Hello("", kind="client"))
         while True:
             await trio.sleep(rng.expovariate(3.0))
@@ -1073,7 +1102,7 @@ class TrustedRun(LogRun):
                 nursery.cancel_scope.cancel()
 
     async def _try_stolen(self, client: BookieClient, stolen: Loot, attempt: str) -> None:
-        """Whatever comes of it is seen on the wire."""
+        """Try an operation with a stolen capability. The oracles observe its effects on the network."""
         try:
             if attempt == "fence":
                 await client.fence(stolen.ledger, stolen.key, ASK_S)
@@ -1103,6 +1132,6 @@ class TrustedRun(LogRun):
 
 
 def client_of(namespace: Namespace) -> MetadataClient:
-    """Its client of the quorum."""
-    assert isinstance(namespace.metadata, MetadataClient), "it knows no proxies"
+    """Return the metadata client of a direct namespace."""
+    assert isinstance(namespace.metadata, MetadataClient), "the namespace uses proxies"
     return namespace.metadata

@@ -1,4 +1,4 @@
-"""Many seeds, a few a process, and what they come to."""
+"""Run many seeds, some per process, and add up their results."""
 
 import argparse
 import faulthandler
@@ -24,18 +24,19 @@ WORKLOADS: dict[str, type[SeedRun]] = {
     "trusted": TrustedRun,
 }
 AT = "at "
-"""So faults are counted that struck at a moment (`targeted_faults.py`)."""
+"""Prefix of the counters of targeted faults (`targeted_faults.py`)."""
 CHUNK_SEEDS = 25
-"""Seeds that one process runs at most."""
+"""Limit of seeds per process."""
 SEED_REAL_S_MAX = 600.0
-"""A seed that needs longer hangs in a loop without an await: its stacks are printed and the run ends.
+"""Limit of real time per seed. A longer seed is stuck in a loop without an await: its stacks are printed and
+the process exits.
 
-Of 3 s of CPU; a machine that others use gives a tenth of a core.
+A seed needs about 3 s of CPU time, and a busy machine may provide a tenth of a core.
 """
 
 
 def run_chunk(options: argparse.Namespace, seeds: range) -> "CampaignTotals":
-    """Run some seeds, in a process of their own where there are many: CPython keeps some memory of each."""
+    """Run some seeds. Many seeds need several processes, because CPython keeps some memory of each seed."""
     logging.getLogger("distributedlog").setLevel(
         logging.INFO if options.keep_trace else logging.CRITICAL
     )
@@ -61,7 +62,7 @@ def run_chunk(options: argparse.Namespace, seeds: range) -> "CampaignTotals":
 
 
 class CampaignTotals:
-    """Sums over seeds."""
+    """Sums over many seeds."""
 
     def __init__(self) -> None:
         self.seeds = 0
@@ -79,7 +80,7 @@ class CampaignTotals:
         self.used_s = 0.0
 
     def add(self, result: Result) -> None:
-        """One more seed."""
+        """Add the result of a seed."""
         self.seeds += 1
         if result.failed:
             self.failed.append(result.seed)
@@ -95,12 +96,12 @@ class CampaignTotals:
         self.read += sum(report.read for report in result.reports)
 
     def add_totals(self, other: "CampaignTotals") -> None:
-        """The sums of some more seeds."""
+        """Add the sums of other seeds."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
     def describe(self) -> str:
-        """A few lines."""
+        """Return the sums as a few lines of text."""
         used_s = self.used_s
         kinds = sorted(self.faults.items())
         faults = ", ".join(f"{kind} {count}" for kind, count in kinds if not kind.startswith(AT))
@@ -111,17 +112,17 @@ class CampaignTotals:
         return (
             f"{self.seeds} seeds, {len(self.failed)} failed {self.failed or ''}\n"
             f"{self.virtual_s:.0f} virtual s in {used_s:.1f} CPU s"
-            f" ({used_s / max(1, self.seeds):.2f} a seed)\n"
+            f" ({used_s / max(1, self.seeds):.2f} per seed)\n"
             f"{self.confirmed} entries acknowledged, {self.acked} records acknowledged,"
             f" {self.read} read, {self.registers} register calls, {self.messages} messages,"
             f" {self.unknowns} answers in limbo\n"
             f"{sum(self.faults.values())} faults: {faults}; {self.restarts} restarts by the supervisor\n"
-            f"of them at moments: {triggers}"
+            f"targeted faults: {triggers}"
         )
 
 
 def describe_failure(result: Result, chaos_s: float, workload: str = "log") -> str:
-    """Everything that is needed to see it again."""
+    """Return the seed, the commit, the failures and the command that replays them."""
     command = f"python -m distributedlog.testing.sim --seed {result.seed}"
     if chaos_s != CHAOS_S:
         command += f" --minutes {chaos_s / 60:g}"
@@ -139,7 +140,7 @@ def describe_failure(result: Result, chaos_s: float, workload: str = "log") -> s
 
 
 def commit() -> str:
-    """The commit that runs, with ``+`` where the tree has changes."""
+    """Return the present commit, with ``+`` if the tree has changes."""
     try:
         completed = subprocess.run(
             ["git", "describe", "--always", "--dirty=+"],

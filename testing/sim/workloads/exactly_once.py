@@ -1,6 +1,6 @@
-"""Seeds of a log with producers whose records are stored once (G9), and records after others (G10).
+"""Seeds of a log with producers whose records are stored once (G9), and with expected positions (G10).
 
-The same cluster, faults and oracles as in `seed.py`; other clients, and a judge that reads the log alone.
+Cluster, faults and oracles are those of `seed.py`. The clients differ, and a checker reads only the log.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ SNAPSHOT_BYTES = (200, 3_000, open_segment.SNAPSHOT_BYTES)
 
 
 class OnceRun(SeedRun):
-    """One seed of it."""
+    """One seed with producers."""
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
         self.once_history = OnceHistory()
         self.records = 0
-        """Of producers, in the log at the end."""
+        """Number of records of producers in the log at the end."""
         self._next_sequences: dict[str, int] = {}
 
     async def _main(self, simulation: Simulation) -> None:
@@ -49,7 +49,7 @@ class OnceRun(SeedRun):
         await trio.sleep_forever()
 
     async def _prove(self, namespace: Namespace, host: Host) -> None:
-        """Nobody else writes any more; what is read of the log is what a takeover knows of it."""
+        """Stop all other clients, then compare the log's content with the producer table of a takeover."""
         for name in self.cluster.clients[:-1]:
             self.cluster.machines[name].kill()
         writer = await once.open_it(namespace, LOG, takeover=True)
@@ -69,11 +69,11 @@ class OnceRun(SeedRun):
         )
         if takeover_sequences != self._next_sequences:
             raise Violation(
-                f"G9: the log has {self._next_sequences}, a takeover knows {takeover_sequences}"
+                f"G9: the log has {self._next_sequences}, a takeover reads {takeover_sequences}"
             )
 
     async def _settle(self, namespace: Namespace) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     async def _conclude(self) -> None:
         self.records = sum(self._next_sequences.values())
@@ -84,7 +84,7 @@ class OnceRun(SeedRun):
 
 @contextmanager
 def snapshots_each(size: int) -> Iterator[None]:
-    """Run with a snapshot of the producers after so many bytes."""
+    """Write a snapshot of the producers after each ``size`` bytes, within the `with` block."""
     defaults_before = open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SIZE_FACTOR
     open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SIZE_FACTOR = size, 1
     try:

@@ -1,6 +1,6 @@
-"""Seeds of a log that is used by pipelines: links, truncation and its purge, positions, the end (G6, G8).
+"""Seeds of a log that pipelines use: links, truncation and purge, named positions, sealing (G6, G8).
 
-The same cluster, faults and oracles as in `seed.py`; other clients, and one more judge.
+Cluster, faults and oracles are those of `seed.py`. The clients differ, and there is an additional checker.
 """
 
 from dataclasses import replace
@@ -18,19 +18,19 @@ from .seed import CHAOS_S, SeedRun
 
 PIPE = "pipe"
 PURGE_GRACES = 4
-"""After the last truncation the purger gets so many of its graces, then all that is left is read."""
+"""Number of grace periods after the last truncation until the rest is checked, so that the purge is done."""
 SESSION_RECORDS_MAX = 40
-"""Short, so that links find the log free now and then."""
+"""Short sessions, so that links sometimes find the log without a writer."""
 
 
 class PipelineRun(SeedRun):
-    """One seed of it."""
+    """One seed with pipelines."""
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
         self.pipeline_history = PipelineHistory(self.history)
         self.found_versions = 0
-        """Versions that were found in the log at the end."""
+        """Number of versions that the log contains at the end."""
         self.purged_segments = 0
 
     # --- clients ----------------------------------------------------------------------------------
@@ -58,11 +58,11 @@ class PipelineRun(SeedRun):
     # --- the end ----------------------------------------------------------------------------------
 
     async def _prove(self, namespace: Namespace, host: Host) -> None:
-        """Write, link, read what is left, seal; after the last change of the log look once more."""
+        """Write, link and seal, read the rest, and check the log after its last change."""
         log = namespace.open_log(PIPE)
         try:
             await workload.prove_alive(namespace, PIPE, self.history, host.random)
-            for name in self.cluster.clients[:-1]:  # nobody changes the log any more
+            for name in self.cluster.clients[:-1]:  # no other client changes the log any more
                 self.cluster.machines[name].kill()
             linked = await log.linked_version(pipeline.APP)
             version = 0 if linked is None else linked.version + 1
@@ -76,11 +76,11 @@ class PipelineRun(SeedRun):
         await self._check_end(namespace)
 
     async def _settle(self, namespace: Namespace) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     async def _conclude(self) -> None:
         self.simulation.note("final", len(self.pipeline_history.archived), self.history.acked_count)
-        # A link may bring lower txids than the log's last one, because the log is not strict.
+        # A link may add txids below the log's last one, because the log does not require increasing ones.
         report = check_log(
             self.history, self.pipeline_history.archived_records(), ordered_txids=False
         )
@@ -88,28 +88,29 @@ class PipelineRun(SeedRun):
         self.found_versions = pipeline.check_batches(self.pipeline_history)
 
     async def _check_end(self, namespace: Namespace) -> None:
-        """A sealed log has an end, and takes nothing; below its point there is one definite answer."""
+        """Check that a sealed log rejects writers and has an end, and check reads around a truncation
+        point."""
         log = namespace.open_log(PIPE)
         try:
             await log.open_writer(takeover=True)
         except EndOfStream:
             pass
         else:
-            raise Violation("a sealed log took a writer")
+            raise Violation("a sealed log accepted a writer")
         records = self.pipeline_history.archived_records()
         first_sequence_id = (await log.snapshot()).first_sequence_id
         kept_records = records[(first_sequence_id + len(records)) // 2 :]
         truncation_point = DLSN(*kept_records[0].position)
         if await log.truncate(truncation_point) != truncation_point:
             raise Violation(
-                f"G6: asked to truncate from {first_sequence_id} on to {truncation_point}, it was not"
+                f"G6: the log was not truncated from {first_sequence_id} to {truncation_point} as requested"
             )
         await trio.sleep(PURGE_GRACES * self.shape.purge_grace_s)
         snapshot = await log.snapshot()
         self.purged_segments = (await log.describe()).state.first_segment - 1
         if snapshot.end_sequence_id != len(records):
             raise Violation(
-                f"G1 gap: the log has {snapshot.end_sequence_id} records, read were {len(records)}"
+                f"G1 gap: the log has {snapshot.end_sequence_id} records, {len(records)} were read"
             )
         if snapshot.first_sequence_id != kept_records[0].sequence_id:
             raise Violation(
@@ -122,6 +123,10 @@ class PipelineRun(SeedRun):
             async with log.open_ranges(ranges) as reader:
                 range_records = sum([columns.count async for columns in reader])
         except LogTruncated as error:
-            raise Violation(f"G6: nobody truncates any more, and yet: {error}") from error
+            raise Violation(
+                f"G6: read failed although the truncation had ended: {error}"
+            ) from error
         if range_records != snapshot.records:
-            raise Violation(f"G5: by ranges {range_records} records, {snapshot.records} are there")
+            raise Violation(
+                f"G5: ranges have {range_records} records, the log has {snapshot.records}"
+            )

@@ -1,8 +1,9 @@
-"""Seeds of a log that many write and read at a time, through proxies and beside them (G9, G11).
+"""Seeds of a log that many clients write and read, through proxies and directly (G9, G11).
 
-The same cluster and faults as in `seed.py`, and in it two or three write proxies and two read proxies, which
-are struck as any node is, and at their own moments (`trigger_points.py`). An operator moves the log and
-drains proxies; a direct writer takes the log from them; the log may be truncated and may forget names.
+Cluster and faults are those of `seed.py`, with two or three write proxies and two read proxies. Proxies are
+subject to the same faults as other nodes, and to faults at their own trigger points (`trigger_points.py`). An
+operator moves the log and drains proxies. A direct writer takes the log over from them. The log may be
+truncated, and it may forget producer names.
 """
 
 from collections.abc import Iterator
@@ -44,53 +45,54 @@ from .seed import CHAOS_S, SeedRun
 
 LOG = "shared"
 NAMED = 2
-"""Producers with a name, of each of the two clients that write through proxies."""
+"""Named producers of each of the two clients that write through proxies."""
 SESSION_RECORDS_MAX = 150
 FOLLOWERS = ("direct", "through", "slow")
 PROOF_RECORDS = 60
-"""One by one, after the heal: more than a reader's window and a frame of it."""
+"""Records written one by one after the heal: more than a reader's window and one of its frames."""
 PROOF_BYTES = 400
-"""About so much each of them takes."""
+"""Approximate size of each of them."""
 WHOLE_S = 120.0
-"""More for all of the end than other workloads have: each proxy has the whole log read, through rings that
-may be smaller than an entry, and where names are forgotten a client is sent away first, while the others
-write as fast as they can. That readers follow in time is `CAUGHT_UP_S`."""
+"""Additional virtual seconds for the end, compared with other workloads. Each read proxy delivers the whole
+log, with caches that may be smaller than an entry. If names are forgotten, a client is first cut off while
+the
+others write as fast as they can. `CAUGHT_UP_S` limits the delay of readers."""
 CAUGHT_UP_S = 30.0
-"""After the heal every reader has the last record within this."""
+"""Virtual seconds after the heal within which every reader has the last record."""
 AWAY_PAUSE_S = 2.0
 AWAY_S_MAX = 6.0
-"""A client that is away comes back after this also where its names are not forgotten: it tries for 10 s to
-go on where it was."""
+"""Virtual seconds after which a client that was cut off is reconnected, even if its names are not forgotten.
+It tries for 10 s to continue at its position."""
 BACK_S = 10.0
 AWAY_LOOK_S = 0.1
 ORDER_S = 5.0
-"""An order to a proxy that is not answered is forgotten after this."""
+"""Seconds after which an unanswered command to a proxy is abandoned."""
 NEWS_S = 3.0
-"""A read proxy knows of a truncation after this, where nothing is in its way."""
+"""Seconds within which a read proxy receives a truncation if no fault delays it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """Smaller bounds of producers and read proxies: see `parameter_sets.py`."""
+    """Smaller limits of producers and read proxies; see `parameter_sets.py`."""
 
     producers_max: int = PRODUCERS_MAX
     idle_ms: int = producing.IDLE_MS
     snapshot_bytes: int = SNAPSHOT_BYTES[-1]
     ring_bytes: int = read_server.RING_BYTES_MAX
     frame_bytes: int = 2_000
-    """Of ENTRIES."""
+    """Size of an ENTRIES frame."""
     window_bytes: int = 2_000
-    """The smallest of a reader."""
+    """Smallest window of a reader."""
     feed_rest_s: float = read_server.IDLE_FEED_S
 
     @property
     def may_forget(self) -> bool:
-        """May the log forget a producer?"""
+        """Whether the log may forget a producer."""
         return self.producers_max < PRODUCERS_MAX
 
 
 def draw_narrow(rng: Random, forget_rng: Random) -> Narrow:
-    """Of a seed. ``forgets``: how readily the log does, where it may."""
+    """Return the limits of a seed. ``forget_rng`` decides how soon the log forgets producers, if it may."""
     limits = Narrow(
         snapshot_bytes=rng.choice(SNAPSHOT_BYTES),
         ring_bytes=rng.choice((1_500, 10_000, read_server.RING_BYTES_MAX)),
@@ -107,7 +109,7 @@ def draw_narrow(rng: Random, forget_rng: Random) -> Narrow:
 
 @contextmanager
 def narrowed(limits: Narrow) -> Iterator[None]:
-    """Run with these bounds."""
+    """Apply these limits within the `with` block."""
     patches: list[Patch] = [
         (producing, "PRODUCERS_MAX", limits.producers_max),
         (producing, "IDLE_MS", limits.idle_ms),
@@ -125,12 +127,12 @@ def narrowed(limits: Narrow) -> Iterator[None]:
 
 
 def names_of(client: str) -> list[str]:
-    """Of the producers that write there."""
+    """Return the names of the producers of a client."""
     return [f"{client}-{number}" for number in range(NAMED)]
 
 
 class ProxiedRun(SeedRun):
-    """One seed of it."""
+    """One seed with proxies."""
 
     proxied: ClassVar[bool] = True
 
@@ -152,22 +154,22 @@ class ProxiedRun(SeedRun):
             is_truncated_meanwhile=rng.random() < 0.4,
         )
         self.pipeline_history = PipelineHistory(self.history)
-        """What was read before it was truncated."""
+        """The records that were read before their truncation."""
         self.producer_records = 0
-        """Of named producers that the log knows, at the end."""
+        """Number of records of named producers in the log at the end."""
         self.served_after_truncation = 0
-        """Truncated records that a reader still got: they were on their way."""
+        """Truncated records that a reader still received, because they had already been sent."""
         self._txids: Any = rng.choice(("count", "ms", "auto"))
         self._order_s = rng.choice((1.0, 3.0, 9.0))
         self._drained_proxies: dict[str, None] = {}
         self._leaving_client = ""
-        """The client that is sent away when something of it is stored next."""
+        """The client that is cut off as soon as its next record is stored."""
         self._client_left = trio.Event()
         self._away_lock = trio.Lock()
         self._known_names: set[str] = set()
-        """Names that were opened, and not forgotten since."""
+        """Names that the log has in its producer table."""
         self.has_met_forgetting = False
-        """Did a client come back that was forgotten, with nothing else going wrong?"""
+        """Whether a client returned after its names were forgotten, without any other fault."""
         self._final_records: list[ObservedRecord] = []
         self._is_truncated = False
         self._found_by_producer: dict[str, int] = {}
@@ -182,7 +184,7 @@ class ProxiedRun(SeedRun):
             self.simulation.nursery.start_soon(self._send_away)
 
     async def _send_away(self) -> None:
-        """A client goes away now and then, while other things go wrong, too."""
+        """Cut off random clients now and then, in addition to other faults."""
         rng = self.simulation.chance("away")
         while not self.nemesis.is_over:
             await trio.sleep(rng.expovariate(1.0 / AWAY_PAUSE_S))
@@ -190,7 +192,11 @@ class ProxiedRun(SeedRun):
                 await self._keep_client_away(rng.choice(self.cluster.clients[:2]))
 
     async def _keep_client_away(self, client: str) -> bool:
-        """What a client sent is stored, and it comes back when its names are forgotten (H67). Are they?"""
+        """Cut a client off after a stored record, until its names are forgotten, and reconnect it (H67).
+
+        Returns:
+            Whether the names were forgotten and the client then wrote again.
+        """
         self._leaving_client, self._client_left = client, trio.Event()
         with trio.move_on_after(AWAY_S_MAX) as nothing_sent:
             await self._client_left.wait()
@@ -214,7 +220,7 @@ class ProxiedRun(SeedRun):
         return not timed_out.cancelled_caught
 
     def _cut_off_client(self, client: str) -> None:
-        """Something of it is stored, and the answer on its way to it."""
+        """Cut the client off now. Its record is stored, and the acknowledgement is lost."""
         if client != self._leaving_client:
             return
         self._leaving_client = ""
@@ -229,17 +235,18 @@ class ProxiedRun(SeedRun):
                 network.reset(end)
 
     def _directions_of(self, client: str) -> list[tuple[str, str]]:
-        """Between it and those that write for it."""
+        """Return all directions between a client and the write proxies."""
         proxies = self.cluster.write_proxies
         return [way for proxy in proxies for way in ((proxy, client), (client, proxy))]
 
     def _observation_patches(self) -> list[Patch]:
-        """Which names a log knows, and when something of a name is stored."""
+        """Return patches that observe which names a log has, and when a record of a named producer is
+        stored."""
         begin, answer = ProducerStateManager.open, ProduceSession._on_ack
 
         def begun(producers: ProducerStateManager, name: str) -> tuple[int, EntryBatch]:
             number, batch = begin(producers, name)
-            assert batch.producer_section is not None, "it says so"
+            assert batch.producer_section is not None, "a batch that opens a producer has a section"
             for opened in batch.producer_section.openings:
                 if opened.evicted_number:
                     self._known_names.discard(producers.table.rows[opened.evicted_number].name)
@@ -310,7 +317,7 @@ class ProxiedRun(SeedRun):
                 )
 
     async def _operate(self, namespace: Namespace, host: Host) -> None:
-        """Move the log, drain proxies, until cancelled."""
+        """Move the log and drain proxies until cancelled."""
         rng, fault_counts = self.simulation.chance("operator"), self.nemesis.counts
         metadata = cast("MetadataClient", namespace.metadata)
         while True:
@@ -331,7 +338,7 @@ class ProxiedRun(SeedRun):
             self._start_drained()
 
     def _start_drained(self) -> None:
-        """Who was drained ends, and another process takes its address."""
+        """Restart drained proxies as new processes with the same addresses."""
         for name in self._drained_proxies:
             self.cluster.machines[name].kill()
             self.cluster.start(name)
@@ -346,7 +353,8 @@ class ProxiedRun(SeedRun):
             await self._check_truncated(namespace, through)
 
     async def _work_and_read(self, namespace: Namespace, through: Namespace, rng: Random) -> None:
-        """Write through proxies, have every reader catch up, then read all of it, also past the proxies."""
+        """Write through proxies, wait until all readers have caught up, and read the whole log in several
+        ways."""
         machines, clients, crowd_records = self.cluster.machines, self.cluster.clients, self.crowd
         machines[clients[3]].kill()
         self._start_drained()
@@ -356,7 +364,7 @@ class ProxiedRun(SeedRun):
             async with self._away_lock:
                 self.has_met_forgetting = await self._keep_client_away(clients[0])
             await crowd.prove_written(through, LOG, crowd_records, None, rng, 3)
-        for name in clients[:2]:  # nobody else writes any more
+        for name in clients[:2]:  # no other client writes any more
             machines[name].kill()
         await crowd.prove_written(through, LOG, crowd_records, "prover", rng, PROOF_RECORDS)
         await self._catch_up(namespace)
@@ -376,7 +384,7 @@ class ProxiedRun(SeedRun):
             self._final_records = await workload.read_final(namespace, LOG)
 
     async def _catch_up(self, namespace: Namespace) -> None:
-        """Liveness: every reader has the last record. Raises `Violation`."""
+        """Check liveness: wait until every reader has the last record. Raises `Violation`."""
         last = await namespace.open_log(LOG).last_dlsn()
         reached_positions = self.crowd.last_read
         with trio.move_on_after(CAUGHT_UP_S) as scope:
@@ -387,12 +395,12 @@ class ProxiedRun(SeedRun):
                 name: dotted(reached_at) for name, reached_at in reached_positions.items()
             }
             raise Violation(
-                f"liveness: {CAUGHT_UP_S:g} s after the last record, {last}, readers are at"
+                f"liveness: {CAUGHT_UP_S:g} s after the last record, {last}, the readers' positions are"
                 f" {position_texts}"
             )
 
     async def _check_truncated(self, namespace: Namespace, through: Namespace) -> None:
-        """G6: what was truncated is given by no read proxy, but for what was on its way."""
+        """Check that read proxies deliver no truncated records, except those already sent (G6)."""
         self.cluster.machines[self.cluster.clients[2]].kill()
         start = DLSN(*self._final_records[-PROOF_RECORDS].position)
         truncation_point = DLSN(*self._final_records[-1].position)
@@ -400,10 +408,8 @@ class ProxiedRun(SeedRun):
         if not self._is_truncated:
             async with small.open_reader(dlsn=start) as reader:
                 if await reader.read_next(wait_s=NEWS_S) is None:
-                    raise Violation(f"G5: nothing is at {start}")
-                self._is_truncated = (
-                    True  # whether it is done or not: what follows may be tried again
-                )
+                    raise Violation(f"G5: no record at {start}")
+                self._is_truncated = True  # even if the call fails: the next steps may be repeated
                 await namespace.open_log(LOG).truncate(truncation_point)
                 await trio.sleep(NEWS_S)
                 with suppress(LogTruncated):
@@ -412,20 +418,20 @@ class ProxiedRun(SeedRun):
         budget = 2 * (self.limits.window_bytes + self.limits.frame_bytes) // PROOF_BYTES
         if self.served_after_truncation > budget:
             raise Violation(
-                f"G6: {self.served_after_truncation} truncated records were served {NEWS_S:g} s after, "
-                "of which"
-                f" {budget} may have been on their way"
+                f"G6: {self.served_after_truncation} truncated records were delivered {NEWS_S:g} s after"
+                " the truncation,"
+                f" at most {budget} were already sent"
             )
         await namespace.open_log(LOG).truncate(truncation_point)
         with suppress(LogTruncated):
             async with small.open_reader(dlsn=start) as reader:
                 extra_record = await reader.read_next(wait_s=NEWS_S)
                 raise Violation(
-                    f"G6: {extra_record!r} is read from {start} on, truncated to {truncation_point}"
+                    f"G6: {extra_record!r} was read from {start}, the log is truncated to {truncation_point}"
                 )
 
     async def _settle(self, namespace: Namespace) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     async def _conclude(self) -> None:
         exclusive = self.crowd.exclusive_writers

@@ -1,7 +1,7 @@
-"""One seed: a cluster, clients, faults within the promise, then heal, and judge.
+"""Run one seed: a cluster with clients and faults within the guarantees, and checks after the faults.
 
-Safety all along (oracles), liveness at the end: after everything is healed, a new writer must take the log
-over, write, commit and read the whole log back within `LIVENESS_S` virtual seconds.
+Safety is checked all the time by oracles, liveness at the end. After all faults have ended, a new writer must
+take the log over, write, commit and read the whole log within `LIVENESS_S` virtual seconds.
 """
 
 from abc import ABC, abstractmethod
@@ -38,24 +38,25 @@ from ..world.sim_cluster import Shape, SimCluster
 
 LOGS = ("story", "tale", "legend")
 QUORUMS = (*[(3, 3, 2)] * 6, (5, 3, 2), (4, 3, 2), (4, 2, 2), (3, 2, 2), (3, 3, 3))
-"""Ensemble, write quorum, ack quorum: one for all logs of a seed."""
+"""Ensemble size, write quorum and ack quorum. All logs of a seed have the same."""
 RACKS = ((), ("r1", "r2"), ("r1", "r2", "r3"))
-"""Of a seed's bookies, one after the other."""
+"""Racks of a seed's bookies, assigned in rotation."""
 AUDIT_S = 5.0
 NEVER_S = 1e6
 CHAOS_S = 20.0
 FORMING_S = 60.0
 LIVENESS_S = 60.0
 COPIES_S = 120.0
-"""After that: a lost bookie's delay, one look of the repair, one pass of the audit, the copies (L8)."""
+"""Further virtual seconds for repair (L8): the delay until a bookie counts as lost, one check of the repair
+leader, one audit pass, and the copies."""
 ENTRIES_MIN = 100
-"""Acknowledged entries of a seed: what its faults did not let through is written after them."""
+"""Minimum number of acknowledged entries per seed. Missing ones are written after the faults."""
 VIRTUAL_S_MAX = 500.0
 
 
 @dataclass
 class Result:
-    """What came of a seed."""
+    """The result of a seed."""
 
     seed: int
     trace_hash: str = ""
@@ -67,37 +68,37 @@ class Result:
     """Entries acknowledged by an ack quorum."""
     faults: Counter[str] = field(default_factory=Counter)
     limbo_answers: int = 0
-    """Answers of bookies in limbo."""
+    """Answers of bookies in the limbo state."""
     restarts: int = 0
     trigger_counts: Counter[str] = field(default_factory=Counter)
-    """Moments at which faults may strike."""
+    """Occurrences of trigger points for targeted faults."""
     reports: list[LogReport] = field(default_factory=list)
-    """One a log."""
+    """One report per log."""
     register_calls: int = 0
     trace: list[str] | None = None
 
     @property
     def failed(self) -> bool:
-        """Was a promise broken, or did something end that must not?"""
+        """Whether a guarantee was broken, or a process ended unexpectedly."""
         return bool(self.failures)
 
 
 class SeedRun(ABC):
-    """The plan of one seed, and its run; what the clients do is a workload's."""
+    """The plan of one seed and its run. Subclasses define the clients."""
 
     proxied: ClassVar[bool] = False
-    """Do the first two clients know nothing but proxies?"""
+    """Whether the first two clients use only proxies."""
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         self.is_calm = False
-        """Does nothing go wrong but by the workload's own doing?"""
+        """Whether the run has no random faults."""
         self.simulation = Simulation(
             seed, virtual_seconds_max=VIRTUAL_S_MAX + chaos_s, keep_trace=keep_trace
         )
         self.chaos_s = chaos_s
         self.liveness_s = LIVENESS_S
         self.history = RunHistory()
-        """Of the registers, and of the first log."""
+        """The history of the registers and of the first log."""
         self.result = Result(seed)
         rng = self.simulation.chance("swarm")
         self.rates = draw_rates(rng)
@@ -106,14 +107,14 @@ class SeedRun(ABC):
         logs = LOGS[: rng.choice((1, 1, 1, 2, 3))]
         self.histories = {log: RunHistory() for log in logs} | {LOGS[0]: self.history}
         self.has_deletions = rng.random() < 0.3
-        """A client makes logs and deletes them."""
+        """Whether a client creates logs and deletes them."""
         self.cluster: SimCluster
         self.nemesis: Nemesis
         self.trigger_points: TriggerPoints
         self.unexpected_errors: UnexpectedErrors
 
     def run(self) -> Result:
-        """Run and judge. Whatever went wrong is in the result."""
+        """Run the seed and check it. All failures are in the result."""
         simulation, result = self.simulation, self.result
         try:
             simulation.run(self._main)
@@ -174,42 +175,42 @@ class SeedRun(ABC):
             await self._judge(simulation)
 
     async def _place(self, namespace: Namespace, host: Host) -> None:
-        """The main of the fourth: it may want copies apart, whatever comes of it."""
+        """Run the fourth client. It first enforces the placement policy if the shape requires that."""
         if self.shape.enforced:
             await change_policy(namespace.metadata, {"enforced": True})
         await self._measure(namespace, host)
 
     def _on_cluster(self, cluster: SimCluster) -> None:  # noqa: B027 (most have nothing to add)
-        """The cluster is made, and nothing of it runs yet."""
+        """Prepare the cluster before any of its nodes runs."""
 
     async def _begin(self) -> None:  # noqa: B027
-        """What a workload does before the first client starts; no fault has struck yet."""
+        """Prepare the workload before the first client and the first fault."""
 
-    # --- what a workload is -----------------------------------------------------------------------
+    # --- defined by the workload ------------------------------------------------------------------
 
     @abstractmethod
     async def _write(self, namespace: Namespace, host: Host) -> None:
-        """The main of each of the first two clients."""
+        """Run each of the first two clients."""
 
     @abstractmethod
     async def _read(self, namespace: Namespace, host: Host) -> None:
-        """The main of the third."""
+        """Run the third client."""
 
     @abstractmethod
     async def _measure(self, namespace: Namespace, host: Host) -> None:
-        """What the fourth does then."""
+        """Run the fourth client, after the placement policy was set."""
 
     @abstractmethod
     async def _prove(self, namespace: Namespace, host: Host) -> None:
-        """After the heal, at the last client: work, and read all of it. Tried again until it succeeds."""
+        """Work and read everything after the heal, as the last client. It is retried until it succeeds."""
 
     @abstractmethod
     async def _settle(self, namespace: Namespace) -> None:
-        """What that client does then."""
+        """Finish the work of that client."""
 
     @abstractmethod
     async def _conclude(self) -> None:
-        """What must hold at last. Raises `Violation`."""
+        """Check the final state. Raises `Violation`."""
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -236,24 +237,24 @@ class SeedRun(ABC):
         with trio.move_on_after(limit_s) as liveness_timeout:
             await done.wait()
         if liveness_timeout.cancelled_caught:
-            raise Violation(f"liveness: nobody could work within {limit_s:g} s after healing")
+            raise Violation(f"liveness: no client could work within {limit_s:g} s after healing")
         await self._conclude()
 
 
 class LogRun(SeedRun):
-    """Writers, readers and registers: one log, or a few."""
+    """Writers, readers and registers of one to three logs."""
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
         self._final_records: dict[str, list[ObservedRecord]] = {}
-        """Each log, as it was read whole after the heal."""
+        """The complete records of each log, read after the heal."""
         self.stores_odd_numbers = self.simulation.chance("settings").random() < 0.3
-        """A client stores numbers at the limits, and beyond them, as settings of the logs."""
+        """Whether a client stores numbers at and beyond the limits as settings of the logs."""
         if self.stores_odd_numbers:
             self.bounds = replace(self.bounds, retention_rescan_s=EVERY_S)
         self._missing_copies: list[str] = []
         self._all_copies_present = trio.Event()
-        """All copies are there."""
+        """Set when all copies are complete."""
 
     # --- clients ----------------------------------------------------------------------------------
 
@@ -270,7 +271,7 @@ class LogRun(SeedRun):
             for log, history in self.histories.items():
                 for name, read in (("tail", workload.tail), ("catch up", workload.catch_up)):
                     nursery.start_soon(read, namespace, log, history, name, host.random, self.rates)
-            # Two processes on two machines: each may know another leader (H26).
+            # Two processes on two machines, because each may use another leader (H26).
             nursery.start_soon(self._registers, "p2", namespace, host)
 
     async def _measure(self, namespace: Namespace, host: Host) -> None:
@@ -293,7 +294,7 @@ class LogRun(SeedRun):
         cluster = self.cluster
         for log, history in self.histories.items():
             await workload.prove_alive(namespace, log, history, host.random)
-        for name in cluster.clients[:2]:  # nobody writes any more
+        for name in cluster.clients[:2]:  # no other client writes any more
             cluster.machines[name].kill()
         missing = ENTRIES_MIN - cluster.oracles.bookies.confirmed_entries
         for log, history in self.histories.items():
@@ -318,7 +319,7 @@ class LogRun(SeedRun):
             await self._all_copies_present.wait()
         if repair_timeout.cancelled_caught:
             raise Violation(
-                f"L8: {len(self._missing_copies)} copies are missing, or together, {COPIES_S:g} s after "
+                f"L8: {len(self._missing_copies)} copies are missing or share a rack {COPIES_S:g} s after "
                 "healing:"
                 f" {self._missing_copies[:5]}"
             )
@@ -328,9 +329,11 @@ class LogRun(SeedRun):
         self.result.register_calls = check_registers(self.history.registers)
 
     def _must_be_complete(self, ledger_id: int) -> bool:
-        """Must repair complete this ledger? Without an audit only what its own writer closed.
+        """Return whether repair must complete this ledger.
 
-        A writer that dies before its first note leaves holes that nobody knows but the audit (H22b).
+        Without an audit, only ledgers that their own writer closed must be complete. A writer that dies
+        before it
+        records missing entries leaves some that only the audit finds (H22b).
         """
         return (
             self.shape.audit_every_s < NEVER_S
@@ -339,13 +342,13 @@ class LogRun(SeedRun):
 
 
 def pass_by(kind: str, actor: str, request: str) -> None:
-    """See `moments.OnMoment`: nobody lies in wait."""
+    """Inject no fault at a trigger point; see `OnMoment`."""
 
 
 def draw_shape(rng: Random, space: Random) -> Shape:
-    """How the cluster of a seed is made: small files and segments, so that all of them roll.
+    """Return the shape of a seed's cluster, with small files and segments, so that all of them roll.
 
-    ``space`` draws what bookies do with their room, and where they stand.
+    ``space`` decides disk space options and racks of the bookies.
     """
     quorums = rng.choice(QUORUMS)
     racks = space.choice(RACKS)
@@ -382,7 +385,7 @@ def draw_shape(rng: Random, space: Random) -> Shape:
 
 
 def draw_rates(rng: Random) -> workload.WorkloadRates:
-    """How hard the clients of a seed work."""
+    """Return the rates of the clients of a seed."""
     return workload.WorkloadRates(
         burst_s=rng.choice((0.03, 0.06, 0.12)),
         burst_records_max=rng.choice((1, 3, 8)),
@@ -393,11 +396,11 @@ def draw_rates(rng: Random) -> workload.WorkloadRates:
     )
 
 
-# --- copies (L8), asked from outside, as a client sees them -----------------------------------------
+# --- copies (L8), checked as a client sees them ------------------------------------------------------
 
 
 async def missing_copies(namespace: Any, is_wanted: Callable[[int], bool]) -> list[str]:
-    """What is missing now, in words; empty when every closed ledger that is wanted has all its copies."""
+    """Return descriptions of missing copies of closed ledgers, without those that ``is_wanted`` rejects."""
     pool = namespace.ledgers.pool
     problems: list[str] = []
     async for item in Scan(namespace.metadata, keys.LEDGER_PREFIX):
@@ -407,7 +410,7 @@ async def missing_copies(namespace: Any, is_wanted: Callable[[int], bool]) -> li
         for bookie in ledger.bookies():
             client = pool.get(bookie)
             if client is None:
-                problems.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]} is not there")
+                problems.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]} is unavailable")
                 continue
             try:
                 gaps = lacking_ranges(ledger, bookie, await list_held_entries(ledger, client))
@@ -422,11 +425,11 @@ async def missing_copies(namespace: Any, is_wanted: Callable[[int], bool]) -> li
 
 
 async def together(namespace: Any, racks: Sequence[str]) -> str:
-    """Why a new ledger would have all its copies in one of these racks; or ""."""
+    """Return why a new ledger would have all copies in one rack, or "" if they are in different racks."""
     pool = namespace.ledgers.pool
     known_racks = {candidate.labels.get("rack", "") for candidate in pool.candidates()}
     if len(known_racks) < len({*racks}):
-        return f"of {racks} there are {sorted(known_racks)}"
+        return f"of the racks {racks} only {sorted(known_racks)} are available"
     bookies = (await namespace.ledgers.prepare()).metadata.bookies()
     chosen_racks = {pool.labels(candidate).get("rack", "") for candidate in bookies}
     return (

@@ -1,10 +1,11 @@
-"""Honest writers beside any one adversary (T5): they wait for no more than three times as long as without.
+"""Compare the latency of honest writers with and without an adversary: at most three times as long (T5).
 
-    python -m distributedlog.testing.sim.workloads.writer_progress [SEEDS]       a row a seed and adversary
+    python -m distributedlog.testing.sim.workloads.writer_progress [SEEDS]       one row per seed and
+    adversary
 
-A seed runs calm, with nothing that goes wrong by itself, first without anybody who means harm, then beside
-each of them. What is compared is the time from a record's hand-over to its acknowledgement, in virtual time:
-what an adversary costs in places, turns, quotas, syncs and bandwidth, and not what he costs in CPU.
+A seed runs without random faults, first without adversaries, then with each of them. The compared value is
+the time from the submission of a record to its acknowledgement, in virtual time. It includes the effects of
+an adversary on connection slots, scheduling, quotas, syncs and bandwidth, but not on CPU time.
 """
 
 import logging
@@ -25,31 +26,31 @@ NAMES = {
 }
 TIMES = 3.0
 LEAST = 0.5
-"""Of the records that are acknowledged without him."""
+"""Minimum share of acknowledged records, compared with a run without the adversary."""
 FLOOR_S = 0.02
-"""Shorter than this nobody complains of, whatever it is a multiple of: one late frame makes it."""
+"""A p99 below this limit is accepted, whatever the ratio: one late frame causes it."""
 CALM_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
 class WriterProgress:
-    """Of honest writers in one run."""
+    """Acknowledged records and latency of honest writers in one run."""
 
     acked: int
     p99_s: float
     failures: tuple[BaseException, ...] = ()
 
     def why_worse(self, baseline: "WriterProgress") -> str:
-        """What is worse here than the bound allows; ""."""
+        """Return how much this run is worse than permitted, or ""."""
         if self.p99_s > max(FLOOR_S, TIMES * baseline.p99_s):
-            return f"T5: p99 {self.p99_s * 1000:.1f} ms, without {baseline.p99_s * 1000:.1f} ms"
+            return f"T5: p99 {self.p99_s * 1000:.1f} ms, without adversary {baseline.p99_s * 1000:.1f} ms"
         if self.acked < LEAST * baseline.acked:
-            return f"T5: {self.acked} records acknowledged, without {baseline.acked}"
+            return f"T5: {self.acked} records acknowledged, without adversary {baseline.acked}"
         return ""
 
 
 def progress_beside(seed: int, adversaries: Sequence[str]) -> WriterProgress:
-    """Of honest writers in a calm run of that seed, beside these."""
+    """Run a seed without random faults, with these adversaries, and return the writers' progress."""
     run = TrustedRun(seed, chaos_s=CALM_S, only_adversaries=adversaries)
     run.rates = replace(
         run.rates,
@@ -71,7 +72,11 @@ def progress_beside(seed: int, adversaries: Sequence[str]) -> WriterProgress:
 
 
 def compare(seed: int, names: Sequence[str]) -> dict[str, tuple[WriterProgress, str]]:
-    """What came of the writers beside each of these, and what is wrong with that; "": beside nobody."""
+    """Compare the writers' progress with each adversary to that without one.
+
+    Returns:
+        The progress and the problem ("" if none) by adversary. The key "" is the run without adversaries.
+    """
     baseline = progress_beside(seed, ())
     results = {"": (baseline, str(baseline.failures[0]) if baseline.failures else "")}
     for name in names:
@@ -82,14 +87,14 @@ def compare(seed: int, names: Sequence[str]) -> dict[str, tuple[WriterProgress, 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the rows; 1 where one is worse than it may be."""
+    """Print one row per run. Return 1 if one is worse than permitted, otherwise 0."""
     logging.disable(logging.CRITICAL)
     worse_count = 0
     for seed in range(int(arguments[0]) if arguments else 3):
         for name, (progress, problem) in compare(seed, [*NAMES]).items():
             worse_count += bool(problem)
             summary = f"{progress.acked} records, p99 {progress.p99_s * 1000:.1f} ms"
-            print(f"{seed} | {NAMES.get(name, 'nobody')} | {summary} | {problem}", flush=True)
+            print(f"{seed} | {NAMES.get(name, 'none')} | {summary} | {problem}", flush=True)
     return 1 if worse_count else 0
 
 
