@@ -1,11 +1,12 @@
 """Run every benchmark in alternation with its baseline and print medians (docs/internals/performance.md).
 
     python -m distributedlog.testing.bench.campaign --seconds 60 --turns 3 --data DIR
-    python -m distributedlog.testing.bench.campaign --cases codecs        compressed logs beside a plain one
+    python -m distributedlog.testing.bench.campaign --cases codecs        compressed logs and a plain one
 
-Starts three metadata nodes and three bookies as processes in DIR, runs the cases in turns, and prints a
-Markdown table: ratios to the floor count, the rates beside them only say what the machine was like. What
-the bookies used meanwhile (CPU, anonymous memory, bytes to the device, syncs) is read from /proc.
+Starts three metadata nodes and three bookies as processes in DIR, runs all cases several times in rotation,
+and
+prints a Markdown table. Compare the ratios to the baseline: the rates depend on the machine. The usage of the
+bookies (CPU, anonymous memory, bytes written to the device) comes from /proc.
 """
 
 import json
@@ -38,7 +39,7 @@ class Case:
     flags: tuple[str, ...]
     unit: str = "records/s"
     result_part: str = ""
-    """The key of the result that has the rates, where it is not the whole: ``hot`` or ``cold``."""
+    """The key of the part of the result that has the rates: ``hot``, ``cold``, or "" for the whole result."""
 
 
 CASES = (
@@ -76,12 +77,12 @@ CODECS = (
     ),
 )
 SETS = {"all": CASES, "codecs": CODECS}
-"""By what ``--cases`` says."""
+"""The cases by the value of ``--cases``."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """What processes used during one run."""
+    """Resource usage of processes during one run."""
 
     cpu_s: float = 0.0
     anonymous_bytes_max: int = 0
@@ -90,7 +91,7 @@ class Usage:
 
 @dataclass(slots=True)
 class CaseRuns:
-    """All turns of one case."""
+    """All runs of one case."""
 
     results: list[dict[str, Any]] = field(default_factory=list)
     servers: list[Usage] = field(default_factory=list)
@@ -98,7 +99,7 @@ class CaseRuns:
 
 
 class ProcessSampler:
-    """Follows processes through /proc while a bench runs."""
+    """Samples the usage of processes from /proc while a benchmark runs."""
 
     def __init__(self, pids: list[int]) -> None:
         self._pids = pids
@@ -115,7 +116,7 @@ class ProcessSampler:
             )
 
     def end(self) -> Usage:
-        """What was used since the start."""
+        """Stop sampling and return the usage since the start."""
         self._is_over.set()
         self._thread.join()
         cpu_s = sum(cpu_seconds(pid) - self._start[pid][0] for pid in self._pids)
@@ -126,12 +127,12 @@ class ProcessSampler:
 def main() -> None:
     """Run the campaign."""
     parser = parser_of(__spec__.name, __doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of each run")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument(
-        "--data", type=data_directory, help="where the cluster's data goes (default: temporary)"
+        "--data", type=data_directory, help="directory for the cluster's data (default: temporary)"
     )
-    parser.add_argument("--json", help="write all results there")
+    parser.add_argument("--json", help="write all results to this file")
     parser.add_argument("--cases", choices=SETS, default="all")
     arguments = parser.parse_args()
     cases = SETS[arguments.cases]
@@ -147,7 +148,11 @@ def main() -> None:
 def campaign(
     directory: Path, seconds: float, turns: int, cases: Sequence[Case]
 ) -> tuple[dict[str, CaseRuns], list[dict[str, Any]]]:
-    """These cases, in turns, on one cluster."""
+    """Run the cases in rotation on one cluster.
+
+    Returns:
+        The runs by case name, and the baseline of each round.
+    """
     ready = directory / "ready.json"
     cluster = subprocess.Popen(
         [
@@ -190,17 +195,17 @@ def campaign(
 def table(
     runs_by_case: dict[str, CaseRuns], floors: list[dict[str, Any]], cases: Sequence[Case] = CASES
 ) -> str:
-    """Medians over the turns, as Markdown."""
+    """Return the medians over the rounds as a Markdown table."""
     median = statistics.median
     file_ms = median(floor["file"]["p50"] for floor in floors)
     replicated_ms = median(floor["replicated"]["p50"] for floor in floors)
     framing = median(floor["framing"]["bytes_per_s"] for floor in floors)
     lines = [
-        f"Floor (medians of {len(floors)}): append + fdatasync {file_ms:.3f} ms; replicated"
+        f"Baseline (medians of {len(floors)}): append + fdatasync {file_ms:.3f} ms; replicated"
         f" {replicated_ms:.3f} ms; framed, sent to three, synced {framing / 1e6:,.0f} MB/s.",
         "",
-        "| case | median | beside the floor | p50 / p99 ms | client CPU µs a record"
-        " | three bookies' CPU µs a record | written to the device a payload byte"
+        "| case | median | ratio to baseline | p50 / p99 ms | client CPU µs per record"
+        " | three bookies' CPU µs per record | bytes written to the device per payload byte"
         " | anonymous MB, largest bookie | others' CPU % |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -221,7 +226,7 @@ def table(
         client_cpu_us = median(runs.client_cpu_s) / records * 1e6
         if all(
             "reader_cpu_us" in result_row for result_row in rates
-        ):  # without what filled the log
+        ):  # without the CPU time of filling the log
             client_cpu_us = median(result_row["reader_cpu_us"] for result_row in rates)
         if case.unit == "ms":
             assert p50 is not None
@@ -269,7 +274,11 @@ def _run(flags: list[str]) -> tuple[dict[str, Any], float]:
 
 
 def await_ready(ready: Path, cluster: "subprocess.Popen[bytes]") -> dict[str, Any]:
-    """What `dlog local` wrote when it served. Raises `SystemExit` where it does not."""
+    """Wait until `dlog local` serves, and return the content of its ready file.
+
+    Raises:
+        SystemExit: The cluster ended or did not serve in time.
+    """
     end = time.monotonic() + READY_S
     while time.monotonic() < end and cluster.poll() is None:
         if ready.exists():

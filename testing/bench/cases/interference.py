@@ -1,8 +1,8 @@
-"""What a lone writer feels of a reader that catches up at full speed beside it (H27).
+"""Measure the write latency of a single-record writer during a catch-up read at full speed (H27).
 
-A child process reads a filled log again and again; this one writes record after record to another log, each
-after the one before is durable. Beside the latencies: how much was read meanwhile, and how many elections
-the metadata nodes held, whose heartbeats share the cores.
+A child process reads a filled log repeatedly. This process writes single records to another log, each after
+the previous one is durable. The result also has the number of records read, and the number of elections of
+the metadata nodes, whose heartbeats share the cores.
 """
 
 import json
@@ -26,7 +26,7 @@ STOP_S = 10.0
 
 
 async def measure(plan: BenchPlan) -> dict[str, Any]:
-    """Write for ``seconds`` (or ``records``) while the child reads."""
+    """Write for ``seconds``, or write ``records``, while the child reads."""
     from .... import open_namespace
     from ....cluster.local.child_processes import environment
 
@@ -42,12 +42,12 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(),
-            process_group=0,  # a Ctrl-C is for the parent
+            process_group=0,  # so that Ctrl-C reaches only the parent
         )
         assert reader.stdin is not None
         assert reader.stdout is not None
         try:
-            await reader.stdout.receive_some(1)  # it reads
+            await reader.stdout.receive_some(1)  # sent when it starts to read
             term = await _term(namespace)
             other_processes = OthersCpu()
             start = perf_counter()
@@ -67,7 +67,7 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
             seconds = perf_counter() - start
             write_result = result(plan, count, seconds, histogram, other_processes, rates)
             write_result["elections"] = await _term(namespace) - term
-            await reader.stdin.aclose()  # its life line
+            await reader.stdin.aclose()  # ends the child
             reader_output = b""
             with trio.move_on_after(STOP_S):
                 while chunk := await reader.stdout.receive_some(65_536):
@@ -81,12 +81,12 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
 
 
 async def _term(namespace: Any) -> int:
-    """Raft's: it grows with each election."""
+    """Return the Raft term, which grows with each election."""
     return max(int(member.term) for member in await namespace.metadata.status() if member.alive)
 
 
 async def _read(uri: str, name: str, take: str) -> None:
-    """The child: read until the parent lets go, then say how much."""
+    """Run the child: read until stdin is closed, then print the number of records."""
     from .... import open_namespace
     from ....cluster.process.process_lifetime import cancel_at_end_of_stdin
 

@@ -1,15 +1,15 @@
-"""What a record costs where many logs are written: by how many logs, and beside another build by turns.
+"""Measure the cost of a record by the number of written logs, optionally compared with another build.
 
     python -m distributedlog.testing.bench.cases.many_logs --data DIR
     python -m distributedlog.testing.bench.cases.many_logs --cases 1000@20000 --turns 5 --other
     ../before/.venv/bin/python
 
-Each case, so many logs and so many records of 1 KB a second over all of them, has a cluster of its own (three
-metadata nodes, three bookies), in which one process opens the logs, lets them rest, and offers the records
-whatever the latency, which counts from the intended time. ``--other``: the Python in whose environment
-another build is installed (`testing/bench/compare_builds.py`); which one begins changes with the turn.
-Printed are medians of the turns: latencies, and the CPU a record of that process, and of the bookies with
-opening and deletion.
+A case is a number of logs and a total rate of 1 KB records per second. Each case has its own cluster (three
+metadata nodes, three bookies). One process opens the logs, waits, and submits the records at their intended
+times, whatever the latency, which counts from the intended time. ``--other`` is the Python of an environment
+in which another build is installed (`testing/bench/compare_builds.py`). The build that runs first alternates.
+The table has medians: latencies, CPU time per record of that process, and CPU time per record of the bookies,
+including opening and deletion.
 """
 
 import json
@@ -32,17 +32,17 @@ Figures = dict[str, float]
 
 
 def main() -> None:
-    """Measure, and print a Markdown table."""
+    """Measure and print a Markdown table."""
     parser = parser_of(__spec__.name, __doc__)
-    parser.add_argument("--cases", default=CASES, help="logs@records a second, by commas")
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each case")
+    parser.add_argument("--cases", default=CASES, help="logs@records per second, comma-separated")
+    parser.add_argument("--seconds", type=float, default=15.0, help="duration of each case")
     parser.add_argument("--turns", type=int, default=1)
-    parser.add_argument("--size", type=int, default=1024, help="of a record, bytes")
-    parser.add_argument("--other", help="the Python of another build, measured by turns")
+    parser.add_argument("--size", type=int, default=1024, help="bytes per record")
+    parser.add_argument("--other", help="the Python of another build, for alternating runs")
     parser.add_argument(
-        "--data", type=data_directory, help="where the clusters' data goes (default: temporary)"
+        "--data", type=data_directory, help="directory for the clusters' data (default: temporary)"
     )
-    parser.add_argument("--json", help="write all turns there")
+    parser.add_argument("--json", help="write the results of all runs to this file")
     arguments = parser.parse_args()
     cases = [tuple(map(int, case.split("@"))) for case in arguments.cases.split(",")]
     other_python = arguments.other and whole(arguments.other)
@@ -67,7 +67,7 @@ def main() -> None:
 def one_case(
     python: str, directory: Path, logs: int, rate: int, size: int, seconds: float
 ) -> Figures:
-    """A cluster of this build that is started and ended here, and its `dlog bench write`."""
+    """Run `dlog bench write` of a build on a new cluster of the same build."""
     with cluster_of(python, directory) as (cluster_info, bench):
         bookies = [node["pid"] for node in cluster_info["nodes"] if node["kind"] == "bookie"]
         other_processes = OthersCpu()
@@ -89,7 +89,7 @@ def one_case(
 
 
 def idle_cpu_ms_per_s(python: str, uri: str, logs: int, directory: Path) -> float:
-    """What a process with so many open writers uses while nobody writes."""
+    """Return the CPU time of a process with this many open, idle writers, in milliseconds per second."""
     program = [python, "-c", IDLE_PROGRAM, uri, str(logs), str(IDLE_S), str(SETTLE_S)]
     completed = subprocess.run(
         program, env=own_environment(), cwd=directory, stdout=subprocess.PIPE, check=True
@@ -123,14 +123,14 @@ async def main(uri, logs, idle_s, settle_s):
 
 trio.run(main, sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
 """
-"""Also for a build that has no such module."""
+"""A program text, so that it also runs with a build that does not have this module."""
 
 
 def table(figures_by_case: dict[str, list[Figures]], other_python: str | None) -> str:
-    """Medians over the turns, as Markdown."""
+    """Return the medians over all runs as a Markdown table."""
     lines = [
-        "| logs, records/s offered | build | written/s | p50 / p99 ms | client CPU µs a record"
-        " | three bookies' | at rest, ms of CPU a second | others' CPU % |",
+        "| logs, records/s offered | build | written/s | p50 / p99 ms | client CPU µs per record"
+        " | three bookies' | idle, ms of CPU per second | others' CPU % |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, turns in figures_by_case.items():

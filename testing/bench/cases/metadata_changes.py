@@ -1,10 +1,11 @@
-"""How many changes a metadata quorum makes durable, and what each costs: three nodes of its own, one client.
+"""Measure the rate and the cost of changes of a metadata quorum: three separate nodes and one client.
 
     python -m distributedlog.testing.bench.cases.metadata_changes --seconds 5 --turns 3 --data DIR
 
-Three metadata nodes as processes in DIR, a new quorum each turn. The cases: one put after the other; 64
-under way; transactions of 100 puts, four under way. A put is a new value of 100 bytes for one of 10,000 keys.
-Medians of the turns; CPU is of the four processes, so of the client and three nodes, for a transaction.
+Three metadata nodes run as processes in DIR, with a new quorum per turn. The cases are single puts one after
+the other, 64 concurrent puts, and four concurrent transactions of 100 puts. A put stores a new value of 100
+bytes for one of 10,000 keys. The result has the medians of the turns. CPU time is that of the client and the
+three nodes per transaction.
 """
 
 import json
@@ -36,14 +37,14 @@ KEYS = 10_000
 VALUE_BYTES = 100
 WARM_S = 0.5
 CASES = {"one outstanding": (1, 1), "64 under way": (1, 64), "100 puts each, 4 under way": (100, 4)}
-"""Name to (puts of a transaction, transactions under way)."""
+"""Name to (puts per transaction, concurrent transactions)."""
 
 
 async def measure(data: Path | None, seconds: float) -> dict[str, Any]:
-    """All cases on one new quorum in a directory in ``data``, each for ``seconds``."""
+    """Run all cases on a new quorum in a directory in ``data``, each for ``seconds``."""
     with tempfile.TemporaryDirectory(prefix="dlog-metadata-", dir=data) as scratch:
         async with local_cluster(scratch, bookies=1, processes=True) as cluster:
-            # A cluster has a bookie at least; it idles.
+            # A cluster has at least one bookie, which is idle here.
             pids = [node.pid for node in cluster.nodes if node.kind == "metadata"]
             host = client_host("bench")
             client = MetadataClient(
@@ -72,7 +73,7 @@ async def measure(data: Path | None, seconds: float) -> dict[str, Any]:
 async def _run(
     client: MetadataClient, puts: int, width: int, seconds: float, numbers: Iterator[int]
 ) -> Histogram:
-    """``width`` tasks that each change and wait, until the time is over."""
+    """Run ``width`` tasks for ``seconds``. Each sends a change and waits for its result."""
     histogram = Histogram()
     end = perf_counter() + seconds
 
@@ -95,7 +96,7 @@ def _cpu_s(pids: list[int]) -> float:
 
 
 def medians(turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of each case: the median of each figure over the turns."""
+    """Return the median of each figure over the turns, by case."""
 
     def of(name: str, *keys: str) -> float:
         values = []
@@ -118,9 +119,9 @@ def medians(turns: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, and print a line a case, or JSON."""
+    """Measure and print one line per case, or JSON."""
     parser = parser_of(__spec__.name, __doc__)
-    parser.add_argument("--seconds", type=float, default=5.0, help="a case (default: 5)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="per case (default: 5)")
     parser.add_argument("--turns", type=int, default=3, help="quorums, one after the other")
     parser.add_argument("--data", type=data_directory, help="a directory on the device to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -141,7 +142,7 @@ def main() -> None:
             f"{name:28} {figures['transactions_per_s']:>9,.0f}/s  {figures['cpu_us']:>7,.0f} us of CPU"
             f"  p50 {figures['p50_ms']:.3f} ms, p99 {figures['p99_ms']:.3f} ms"
         )
-    print(f"other processes took {other_processes.percent()} % of the CPU")
+    print(f"other processes used {other_processes.percent()} % of the CPU")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""What a lone change waits for while metadata nodes take snapshots of a large state.
+"""Measure the latency of single changes while metadata nodes take snapshots of a large state.
 
     python -m distributedlog.testing.bench.cases.metadata_snapshots --keys 100000 --seconds 60 --data DIR
 
-Three metadata nodes as processes in DIR, with so many keys of 200 bytes. Then a put of 100 bytes each 5 ms,
-timed one by one, and beside them puts of 32 KiB that fill the log until it wants a snapshot at each node,
-again and again: 32 MiB of log and half of the state's size each time. A wait counts for the snapshots where a
-file of one was being written at some node in that time or up to 0.1 s before.
+Three metadata nodes run as processes in DIR, with ``--keys`` keys of 200 bytes. The benchmark then puts 100
+bytes every 5 ms and measures each put. Concurrent puts of 32 KiB fill the log, so that each node repeatedly
+takes a snapshot, after 32 MiB of log plus half of the state's size. A latency counts as one during snapshots
+if any node was writing a snapshot file in that time or up to 0.1 s before.
 """
 
 import json
@@ -39,24 +39,25 @@ EVERY_S = 0.005
 FILLER_BYTES = 32 * 1024
 FILLER_KEYS = 64
 FILLERS = 4
-"""Under way at a time."""
+"""Concurrent puts that fill the log."""
 LOOK_S = 0.01
 AFTER_S = 0.1
-"""A snapshot's end is felt so long at most: its log is begun anew, older files go."""
+"""How long a snapshot affects changes after its end, at most: a new log begins, and older files are
+deleted."""
 
 
 class Snapshots:
-    """When any node of a quorum wrote one, as its directory shows."""
+    """Observes snapshots of all nodes of a quorum in their directories."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
         self.completed = 0
         self.last_seen_at = float("-inf")
-        """A snapshot was under way then."""
+        """When a snapshot was last in progress."""
         self._known_files: frozenset[str] = frozenset()
 
     async def watch(self) -> None:
-        """Look, until cancelled."""
+        """Check the files repeatedly until cancelled."""
         while True:
             files = frozenset(str(path) for path in self._data.glob("**/snapshot.*"))
             new_files = files - self._known_files
@@ -70,7 +71,7 @@ class Snapshots:
 async def measure(
     data: Path | None, keys: int, seconds: float, filler_per_s: float
 ) -> dict[str, Any]:
-    """Fill, then put and wait."""
+    """Fill the state, then measure puts."""
     with tempfile.TemporaryDirectory(prefix="dlog-snapshots-", dir=data) as scratch:
         async with local_cluster(scratch, bookies=1, processes=True) as cluster:
             host = real_host("bench")
@@ -87,7 +88,7 @@ async def measure(
                     await client.transact(Transaction((), tuple(puts)))
                 snapshots = Snapshots(Path(scratch))
                 nursery.start_soon(snapshots.watch)
-                await trio.sleep(1.0)  # what filling began is over
+                await trio.sleep(1.0)  # until snapshots caused by filling have ended
                 nursery.start_soon(_fill, client, filler_per_s, count())
                 snapshots.completed = 0
                 during_snapshots, without_snapshots = await _put(client, snapshots, seconds)
@@ -103,7 +104,7 @@ async def measure(
 async def _put(
     client: MetadataClient, snapshots: Snapshots, seconds: float
 ) -> tuple[Histogram, Histogram]:
-    """Latencies beside snapshots, and apart from them."""
+    """Return the latencies of puts during snapshots, and of the others."""
     during_snapshots, without_snapshots = Histogram(), Histogram()
     end = perf_counter() + seconds
     while (begun_at := perf_counter()) < end:
@@ -118,7 +119,7 @@ async def _put(
 
 
 async def _fill(client: MetadataClient, per_s: float, numbers: Iterator[int]) -> None:
-    """At most so many a second, a few at a time."""
+    """Put at most ``per_s`` large values per second, a few concurrently."""
 
     async def some() -> None:
         while True:
@@ -132,11 +133,11 @@ async def _fill(client: MetadataClient, per_s: float, numbers: Iterator[int]) ->
 
 
 def main() -> None:
-    """Measure, and print a line a part, or JSON."""
+    """Measure and print one line per part, or JSON."""
     parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--filler", type=float, default=100.0, help="puts of 32 KiB a second")
+    parser.add_argument("--filler", type=float, default=100.0, help="puts of 32 KiB per second")
     parser.add_argument("--data", type=data_directory, help="a directory on the device to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
@@ -151,13 +152,13 @@ def main() -> None:
         return
     print(this_build().describe())
     print(f"{results['snapshots']} snapshots of {results['keys']:,} keys and more")
-    for part, part_text in (("beside", "beside them"), ("apart", "apart from them")):
+    for part, part_text in (("beside", "during snapshots"), ("apart", "without snapshots")):
         figures = results[part]
         print(
             f"puts {part_text}: {figures['count']:,}, p50 {figures['p50']:.2f} ms,"
             f" p99 {figures['p99']:.2f} ms, longest {figures['max']:.2f} ms"
         )
-    print(f"other processes took {other_processes.percent()} % of the CPU")
+    print(f"other processes used {other_processes.percent()} % of the CPU")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What the replicated state of a metadata node costs: an insert in apply, memory a key, a snapshot, a start.
+"""Measure the replicated state of a metadata node: insert rate, memory per key, snapshot and restore.
 
     python -m distributedlog.testing.bench.cases.metadata_state --keys 1000000
 
-One process, no disk, no network: commands of one put each, with keys of 33 bytes in random order, are decoded
-and applied as a node does it. CPU seconds where nothing else is said; the worst turn is by the clock, and
-what else runs on the machine is in it. A snapshot is taken in one go here, and a state put together from it.
+One process without disk and network decodes and applies commands as a node does. Each command puts one key
+of 33 bytes, in random order. Figures are CPU seconds unless stated otherwise. The slowest apply is in elapsed
+time, which includes other processes of the machine. The snapshot is taken without pauses, and a new state is
+built from it.
 """
 
 import json
@@ -26,7 +27,7 @@ SLOW_S = 0.005
 
 
 def measure(keys: int, value_bytes: int, seed: int = 1) -> dict[str, Any]:
-    """Insert ``keys`` keys, take a snapshot, restore it."""
+    """Insert ``keys`` keys, take a snapshot and restore it. Return the figures by name."""
     rng, state = random.Random(seed), KeyValueState()
     memory_before = _held_bytes()
     cpu_s = last_s = worst_s = 0.0
@@ -88,7 +89,7 @@ def _held_bytes() -> int:
 
 
 def main() -> None:
-    """Measure, and print a line a figure, or JSON."""
+    """Measure and print one line per figure, or JSON."""
     parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--value-bytes", type=int, default=200)

@@ -1,17 +1,18 @@
-"""What a write proxy costs: one log for two hundred connections, and two thousand logs on one proxy.
+"""Measure the cost of a write proxy: one log for two hundred connections, and two thousand logs on one proxy.
 
     python -m distributedlog.testing.bench.cases.proxies --data DIR
     python -m distributedlog.testing.bench.cases.proxies --cases many-logs --logs 500 --rates 2000
 
-Starts three metadata nodes, three bookies and one write proxy as processes in DIR, once a case.
+Starts three metadata nodes, three bookies and one write proxy as processes in DIR, once per case.
 
-*Fan-in*: tasks that each keep two bursts of records under way. Through the proxy each has a connection of
-its own; directly all share the one writer that a log can have: the same load, by turns in one run. First at
-full speed; then at a tenth of what went through the proxy, offered in bursts whatever the latency, which is
-counted from the intended time; then records that come alone. All clients are this process.
+*Fan-in*: tasks that each have two bursts of records pending. Through the proxy each task has its own
+connection. Directly, all tasks share the only writer of the log. Both have the same load, in alternating
+parts of one run. The three loads are full speed, a tenth of the proxy's full rate in bursts, and single
+records. The last two submit at intended times, whatever the latency, which counts from the intended time. All
+clients are in this process.
 
-*Many logs*: a producer each, records that come alone, offered in sum. Printed are what this process, the
-proxy and the bookies used of the CPU for a record, and what the proxy's anonymous memory grew by a log.
+*Many logs*: one producer per log, which submits single records at a total rate. The result has the CPU time
+per record of this process, the proxy and the bookies, and the growth of the proxy's anonymous memory per log.
 """
 
 import argparse
@@ -44,18 +45,18 @@ from .write import OPENED_AT_ONCE, TICK_S, Timed
 KINDS = ("write-proxy", "bookie", "metadata")
 SIZES = (100, 1024)
 SHARE = 0.1
-"""Of the rate at full speed, for the latencies."""
+"""Share of the full rate at which latencies are measured."""
 LONE_RATE = 1000
-"""Records a second that come alone, in the fan-in."""
+"""Total rate of single records per second in the fan-in."""
 IDLE_S = 3.0
 ASKED = {"ratio": 0.5, "p99_above_ms": 2.0, "many_p99_ms": 50.0, "log_kib": 64.0}
-"""What the figures are held to."""
+"""Targets of the figures."""
 
 Result = dict[str, Any]
 
 
 class Used:
-    """The CPU of this process and of the nodes, by kind, from the making of this on."""
+    """The CPU time of this process and of the nodes, by kind, since the creation of this object."""
 
     def __init__(self, nodes: Sequence[dict[str, Any]]) -> None:
         self._pids = {kind: [n["pid"] for n in nodes if n["kind"] == kind] for kind in KINDS}
@@ -67,7 +68,8 @@ class Used:
         return {"client": process_time(), **seconds_by_kind}
 
     def per_record(self, records: int) -> Result:
-        """Microseconds, by who used them; and what others had of the machine, in percent."""
+        """Return the CPU time in microseconds per record, by kind, and the CPU share of other processes in
+        percent."""
         current = self._read_seconds()
         cpu_us = {
             kind: round((current[kind] - self._started[kind]) / max(1, records) * 1e6, 2)
@@ -77,11 +79,11 @@ class Used:
 
     @property
     def proxy_bytes(self) -> int:
-        """Of the proxies' anonymous memory."""
+        """The anonymous memory of the proxies."""
         return sum(map(anonymous_bytes, self._pids[KINDS[0]]))
 
     def percent_of_proxy(self, seconds: float) -> float:
-        """What the proxies used, percent of one core."""
+        """Return the CPU usage of the proxies in percent of one core."""
         return round(100 * (self._read_seconds()[KINDS[0]] - self._started[KINDS[0]]) / seconds, 1)
 
 
@@ -89,7 +91,11 @@ class Used:
 
 
 async def full_speed(writers: Sequence[Any], size: int, burst: int, seconds: float) -> Result:
-    """A task for each of the writers, which may be one and the same; two bursts of each under way."""
+    """Write at full speed with one task per writer and two pending bursts each.
+
+    Args:
+        writers: May contain the same writer several times.
+    """
     histogram, payload, counts = Histogram(), os.urandom(size), []
     start = perf_counter()
     end = start + seconds
@@ -120,7 +126,10 @@ async def full_speed(writers: Sequence[Any], size: int, burst: int, seconds: flo
 async def at_a_rate(
     writers: Sequence[Any], size: int, burst: int, rate: float, seconds: float
 ) -> Result:
-    """So many records a second in sum, a burst of each writer in turn; latency from the intended time."""
+    """Write ``rate`` records per second in total, in bursts to one writer after the other.
+
+    Latencies count from the intended time.
+    """
     histogram, payload = Histogram(), os.urandom(size)
     total, writer_count = max(1, int(rate * seconds / burst)), len(writers)
     start, count = perf_counter(), 0
@@ -158,7 +167,7 @@ async def connected(
     *,
     task_status: trio.TaskStatus[list[Any]],
 ) -> None:
-    """A connection with an open writer for each log, until the event."""
+    """Open one connection with a writer for each log, and keep it until the event."""
     writers: list[Any] = []
     async with open_namespace(uri) as namespace:
         limit = trio.CapacityLimiter(OPENED_AT_ONCE)
@@ -167,7 +176,7 @@ async def connected(
             async with limit:
                 writer = await namespace.open_log(log).open_writer()
                 writers.append(writer)
-                await writer.write(b"first")  # a log's first one may wait for the metadata
+                await writer.write(b"first")  # the first record of a log may wait for metadata
 
         try:
             async with trio.open_nursery() as nursery:
@@ -182,7 +191,7 @@ async def connected(
 
 
 async def fan_in(cluster_info: Result, arguments: argparse.Namespace) -> list[Result]:
-    """A result a turn, size and way."""
+    """Run the fan-in case. Return one result per turn and record size."""
     results = []
     async with open_namespace(cluster_info["uri"]) as namespace:
         for turn in range(arguments.turns):
@@ -201,7 +210,7 @@ async def fan_in(cluster_info: Result, arguments: argparse.Namespace) -> list[Re
 async def _ways(
     cluster_info: Result, log: str, size: int, arguments: argparse.Namespace, rate: float | None
 ) -> Result:
-    """Full speed, a share of it and lone records: through the proxy, or directly at its ``rate``."""
+    """Run the three loads through the proxy, or directly if ``rate``, the proxy's share, is given."""
     path_name = "proxy" if rate is None else "direct"
     uri = cluster_info["proxied_uri" if rate is None else "uri"]
     is_over, seconds, burst = trio.Event(), arguments.seconds, arguments.burst
@@ -212,8 +221,8 @@ async def _ways(
             writers += await nursery.start(connected, uri, [f"{log}-{path_name}"], is_over)
         writers *= arguments.connections // len(writers)
         await full_speed(writers, size, burst, 0.5)
-        # Two hundred clients are one process here: a full collection of what all of them have, 60 ms or more,
-        # is what none of them would see.
+        # This process stands for two hundred clients. A full garbage collection of all their objects takes
+        # 60 ms or more, which a real client would not have.
         gc.collect()
         gc.freeze()
         loads: dict[str, Callable[[], Any]] = {
@@ -233,7 +242,7 @@ async def _ways(
 
 
 async def many_logs(cluster_info: Result, arguments: argparse.Namespace) -> Result:
-    """Open them, let them rest, offer each rate."""
+    """Run the many-logs case: open the logs, wait, and write at each rate."""
     first_log, *names = [f"many-{n}" for n in range(arguments.logs)]
     is_over = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -245,14 +254,14 @@ async def many_logs(cluster_info: Result, arguments: argparse.Namespace) -> Resu
         opened_s = perf_counter()
         logs_per_client = -(-arguments.logs // arguments.clients)
         for start in range(0, len(names), logs_per_client):
-            _say(f"many logs: {start} of {arguments.logs} are open")
+            _say(f"many logs: {start} of {arguments.logs} open")
             client_logs = names[start : start + logs_per_client]
             writers = writers + await nursery.start(
                 connected, cluster_info["proxied_uri"], client_logs, is_over
             )
         opened_s = perf_counter() - opened_s
         gc.collect()
-        gc.freeze()  # of this process alone
+        gc.freeze()  # affects only this process
         open_bytes = meter.proxy_bytes - bytes_before
         await trio.sleep(IDLE_S)
         idle_meter = Used(cluster_info["nodes"])
@@ -265,7 +274,7 @@ async def many_logs(cluster_info: Result, arguments: argparse.Namespace) -> Resu
             "rates": [],
         }
         for rate in arguments.rates:
-            _say(f"many logs: {rate} records/s in sum")
+            _say(f"many logs: {rate} records/s in total")
             meter = Used(cluster_info["nodes"])
             result = await at_a_rate(writers, arguments.many_size, 1, rate, arguments.many_seconds)
             for writer in writers:
@@ -283,7 +292,7 @@ async def many_logs(cluster_info: Result, arguments: argparse.Namespace) -> Resu
 
 @contextmanager
 def cluster(directory: Path) -> Iterator[Result]:
-    """What `dlog local` with a write proxy said when it served."""
+    """Run `dlog local` with a write proxy, and yield the content of its ready file."""
     ready = directory / "ready.json"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "distributedlog.cli.main", "local", "--processes"]
@@ -299,17 +308,17 @@ def cluster(directory: Path) -> Iterator[Result]:
 
 
 def fan_in_table(results: list[Result], connections: int) -> str:
-    """Medians over the turns, as Markdown, beside what is asked."""
+    """Return the medians over the turns and the targets, as Markdown."""
     lines = [
         f"{connections} connections to one log",
         "",
         "| load | proxy records/s | direct records/s | ratio | proxy p50 / p99 ms | direct p50 / p99 ms"
-        " | CPU µs a record: clients, proxy, bookies | directly: client, bookies |",
+        " | CPU µs per record: clients, proxy, bookies | directly: client, bookies |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for size in SIZES:
         turns = [result for result in results if result["size"] == size]
-        for load, name in (("full", "full speed"), ("share", "a tenth of it"), ("lone", "alone")):
+        for load, name in (("full", "full speed"), ("share", "a tenth of it"), ("lone", "single")):
             cells = [f"{size} B, {name}"]
             rates = {
                 path_name: _median(turns, path_name, load, "records_per_s")
@@ -341,8 +350,8 @@ def fan_in_table(results: list[Result], connections: int) -> str:
         ]
         lines += [
             "",
-            f"{size} B: {ratio:.2f} of the direct rate (asked: {ASKED['ratio']}); p99 at a tenth of it "
-            f"{statistics.median(p99_differences):+.2f} ms (asked: {ASKED['p99_above_ms']:+g} at most)",
+            f"{size} B: {ratio:.2f} of the direct rate (target: {ASKED['ratio']}); p99 at a tenth of it "
+            f"{statistics.median(p99_differences):+.2f} ms (target: {ASKED['p99_above_ms']:+g} at most)",
         ]
     others_cpu = [
         result[path_name]["full"]["others_cpu_pct"]
@@ -354,13 +363,13 @@ def fan_in_table(results: list[Result], connections: int) -> str:
 
 
 def many_logs_table(results: Result) -> str:
-    """As Markdown, beside what is asked."""
+    """Return the figures and the targets as Markdown."""
     lines = [
-        f"{results['logs']} logs on one proxy, opened in {results['opened_s']} s; at rest they cost it "
-        f"{results['idle_proxy_cpu_pct']} % of a core; {results['open_kib_a_log']} KiB a log when open, "
-        f"{results['kib_a_log']} after the load (asked: {ASKED['log_kib']:g})",
+        f"{results['logs']} logs on one proxy, opened in {results['opened_s']} s; idle they use "
+        f"{results['idle_proxy_cpu_pct']} % of a core; {results['open_kib_a_log']} KiB per log when open, "
+        f"{results['kib_a_log']} after the load (target: {ASKED['log_kib']:g})",
         "",
-        "| records/s offered | written | p50 / p99 ms | CPU µs a record: client, proxy, bookies, metadata"
+        "| records/s offered | written | p50 / p99 ms | CPU µs per record: client, proxy, bookies, metadata"
         " | others' CPU % |",
         "| --- | --- | --- | --- | --- |",
     ]
@@ -376,7 +385,7 @@ def many_logs_table(results: Result) -> str:
     lines += [
         "",
         f"p99 at {last_rate['offered_per_s']:,}/s: {last_rate['latency_ms']['p99']:.1f} ms "
-        f"(asked: {ASKED['many_p99_ms']:g} at 20,000)",
+        f"(target: {ASKED['many_p99_ms']:g} at 20,000)",
     ]
     return "\n".join(lines)
 
@@ -396,17 +405,17 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Run the cases, print the figures."""
+    """Run the cases and print the figures."""
     parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("--cases", nargs="+", choices=("fan-in", "many-logs"), default=None)
     parser.add_argument(
-        "--data", type=data_directory, help="where the clusters' data goes (default: temporary)"
+        "--data", type=data_directory, help="directory for the clusters' data (default: temporary)"
     )
-    parser.add_argument("--json", help="write all results there")
-    parser.add_argument("--turns", type=int, default=3, help="of the fan-in")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each load of it")
+    parser.add_argument("--json", help="write all results to this file")
+    parser.add_argument("--turns", type=int, default=3, help="turns of the fan-in")
+    parser.add_argument("--seconds", type=float, default=4.0, help="duration of each fan-in load")
     parser.add_argument("--connections", type=int, default=200)
-    parser.add_argument("--burst", type=int, default=50, help="records")
+    parser.add_argument("--burst", type=int, default=50, help="records per burst")
     parser.add_argument("--logs", type=int, default=2000)
     parser.add_argument("--clients", type=int, default=10, help="connections for the many logs")
     parser.add_argument("--rates", type=int, nargs="+", default=[2000, 20_000], help="records/s")

@@ -1,8 +1,9 @@
-"""How fast a log is read from its beginning: as records, or as columns. Filling it does not count.
+"""Measure how fast a log is read from its beginning, as records or as columns, without the time of filling
+it.
 
-What was just written lies on the device alone (the journal is written past the page cache): the first pass
-reads it from there, the second from the page cache of the bookie that served the first. With ``--passes``
-both have keys of their own, ``cold`` and ``hot``.
+New data is only on the device, because the journal bypasses the page cache. The first pass therefore reads
+from the device, and the second one from the page cache of the bookie that served the first. With ``--passes``
+the result has separate keys for them, ``cold`` and ``hot``.
 """
 
 from time import perf_counter, process_time
@@ -15,17 +16,18 @@ from ..measure.machine_info import OthersCpu
 from .write import fill
 
 READ_RECORDS = 256
-"""In one call: what is made and dropped stays in the core's cache, and is young to Python's collector."""
+"""Records per call. With this number, objects stay in the core's cache and in the youngest generation of
+Python's garbage collector."""
 FILL_BYTES = 512 * 1024 * 1024
-"""What its own log is filled with when only a time was given, or a number of passes."""
+"""Size to which a new log is filled if only a time or a number of passes is given."""
 
 
 async def measure(plan: BenchPlan) -> dict[str, Any]:
-    """Fill the log (unless one was named that holds something), then read it as the plan says."""
+    """Fill the log, unless the plan names a log, then read it as the plan requires."""
     from .... import open_namespace
 
     if plan.passes == 1:
-        raise InvalidRequest("one pass is cold; --passes wants at least 2")
+        raise InvalidRequest("--passes must be at least 2: the first pass is cold")
     async with (
         open_namespace(plan.uri, config=plan.config) as namespace,
         own_logs(namespace, plan) as names,
@@ -37,7 +39,7 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
         other_processes = OthersCpu()
         passes: list[Pass] = []
         start = perf_counter()
-        # --records: once through; --seconds: again from the beginning until the time is over.
+        # With --records, read once; with --seconds, read repeatedly for that time.
         is_timed = not plan.records and not plan.passes
         async with per_second(namespace, "dlog_client_records_read_total") as rates:
             is_over = False
@@ -64,7 +66,7 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
 
 
 class Pass:
-    """Once through all logs: what was read, and what that took of time and of this process' CPU."""
+    """One pass through all logs: the records read, the elapsed time, and the CPU time of this process."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -72,13 +74,13 @@ class Pass:
         self.cpu_s = -process_time()
 
     def end(self) -> None:
-        """It is over now."""
+        """Stop the measurement of this pass."""
         self.seconds += perf_counter()
         self.cpu_s += process_time()
 
 
 def summary(plan: BenchPlan, passes: list[Pass]) -> dict[str, float]:
-    """Several passes as one."""
+    """Return the rates and the CPU time per record of several passes together."""
     count = sum(read_pass.count for read_pass in passes)
     seconds = sum(read_pass.seconds for read_pass in passes)
     cpu_s = sum(read_pass.cpu_s for read_pass in passes)

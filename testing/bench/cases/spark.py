@@ -1,18 +1,20 @@
-"""Spark's source beside a source that has the same columns in memory, and its sink beside a plain writer.
+"""Compare Spark's source with an in-memory source of the same columns, and its sink with a plain writer.
 
     python -m distributedlog.testing.bench.cases.spark --mib 256
 
-One run, by turns, ratios of medians: what the log costs on top of Spark's own hand-over of Arrow batches of
-the same size, in time and in CPU seconds a GB of payload of all processes together (JVM, Spark's Python, the
-cluster's nodes, this one): the latter depends less on what else the machine does. Each is also done with
-`FEW` records: what a job takes whatever it moves, and what is left for the bytes; with 256 MiB that is a
-sixth to a third of the time. A last line a size says where the CPU went, also that of a sink that drops what
-it is handed: of ours it is Spark's own part.
+The variants run alternately, and the result has ratios of medians. It shows the cost of the log in addition
+to Spark's own transfer of Arrow batches of the same size. The figures are the time, and the CPU seconds per
+GB of
+payload of all processes (JVM, Spark's Python, the cluster's nodes, this one). CPU time depends less on the
+load of the
+machine. Each variant also runs with `FEW` records, which gives the fixed cost of a job. With 256 MiB it is a
+sixth to a third of the time. The last line per size divides the CPU time by kind of process. It includes a
+sink that drops all batches, which is Spark's own part of the sink's cost.
 
-All are warm: turns pass before the first that counts, for the JVM compiles what it meets often, which makes
-the floor twice as fast. Both floors have their records in memory, each at a place of its own, and the plain
-writer's namespace stays open, as those of Spark's workers do. Needs the extra ``spark`` and Java. A cluster
-of its own, each node a process, is started and removed.
+All variants are warm: the first turns do not count, because the JVM then compiles frequent code, which makes
+the baseline twice as fast. Both baselines have their records in memory, each in separate memory. The
+namespace of the plain writer stays open, as those of Spark's workers do. The benchmark needs the extra
+``spark`` and Java. It starts and removes its own cluster, with one process per node.
 """
 
 import os
@@ -32,21 +34,22 @@ from ..measure.bench_plan import parser_of, run
 
 TURNS = 5
 READ_TURNS_BEFORE, WRITE_TURNS_BEFORE = 6, 3
-"""By then the JVM has compiled what such a job runs; writing takes disk space, three times its bytes."""
+"""Turns that do not count, after which the JVM has compiled the code. Writes use three times their bytes of
+disk."""
 KINDS = ("JVM", "Spark's Python", "nodes", "this process")
 MIB = 1024 * 1024
 BATCH_BYTES = 2 * MIB
-"""Of the batches of the source in memory: the default of the option ``batchBytes``."""
+"""Size of the batches of the in-memory source: the default of the option ``batchBytes``."""
 BULK_BYTES = 4 * MIB
-"""Of the records that the plain writer is given at a time."""
+"""Size of the batches that the plain writer receives."""
 FEW = 10
 
 _in_memory: dict[tuple[int, int], list[Any]] = {}
-"""Of this worker of Spark's: the batches of the source in memory, by size and number of the records."""
+"""The batches of the in-memory source in this Spark worker, by number and size of the records."""
 
 
 def batches_in_memory(records: int, size: int) -> list[Any]:
-    """So many records as Arrow batches, each in memory of its own; made once a process."""
+    """Return records as Arrow batches, each in separate memory, created once per process."""
     import numpy as np
     import pyarrow as pa
 
@@ -74,7 +77,7 @@ def batches_in_memory(records: int, size: int) -> list[Any]:
 
 
 def source_in_memory(schema: Any, records: int, size: int, tasks: int) -> type[Any]:
-    """A Python source whose tasks yield the same columns from memory."""
+    """Return a Python source whose tasks yield the same columns from memory."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class BenchReader(DataSourceReader):
@@ -83,7 +86,7 @@ def source_in_memory(schema: Any, records: int, size: int, tasks: int) -> type[A
 
         def read(self, partition: Any) -> Iterator[Any]:
             from ....spark.client.worker_heap import freeze_worker_heap
-            from .spark import batches_in_memory  # that of the worker
+            from .spark import batches_in_memory  # the function of the worker process
 
             freeze_worker_heap()
             yield from batches_in_memory(records // tasks, size)
@@ -103,7 +106,7 @@ def source_in_memory(schema: Any, records: int, size: int, tasks: int) -> type[A
 
 
 def dropping_sink() -> type[Any]:
-    """A Python sink that looks at nothing of what it is handed."""
+    """Return a Python sink that drops all batches without reading them."""
     from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
     class Writer(DataSourceArrowWriter):
@@ -127,13 +130,13 @@ def dropping_sink() -> type[Any]:
 
 
 def payloads_in_memory(size: int) -> list[bytes]:
-    """The records that the plain writer is given again and again, each an object of its own."""
+    """Return the records that the plain writer writes repeatedly, each as a separate object."""
     data = os.urandom(size * max(1, BULK_BYTES // size))
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
 async def fill(namespace: Namespace, name: str, records: int, payloads: Sequence[bytes]) -> None:
-    """Write a log, as fast as one plain writer does."""
+    """Write a log as fast as one plain writer can."""
     async with namespace.open_log(name).open_writer() as writer:
         for start in range(0, records, len(payloads)):
             batch = payloads[: records - start]
@@ -142,21 +145,21 @@ async def fill(namespace: Namespace, name: str, records: int, payloads: Sequence
 
 @dataclass(slots=True)
 class BenchTimings:
-    """What the turns of one of the compared took."""
+    """The measurements of one variant."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[dict[str, float]] = field(default_factory=list)
-    """Of this process and all below it, by kind (`KINDS`)."""
+    """CPU seconds of this process and its descendants, by kind (`KINDS`), one item per turn."""
 
     @property
     def median(self) -> tuple[float, float]:
-        """Seconds and CPU seconds of the median turn."""
+        """Median seconds and median CPU seconds."""
         return statistics.median(self.seconds), statistics.median(
             sum(turn_cpu.values()) for turn_cpu in self.cpu_s
         )
 
     def __str__(self) -> str:
-        """CPU by kind of process, medians."""
+        """Return the median CPU seconds by kind of process."""
         return ", ".join(
             f"{kind} {statistics.median(turn_cpu[kind] for turn_cpu in self.cpu_s):.2f}"
             for kind in KINDS
@@ -164,9 +167,12 @@ class BenchTimings:
 
 
 def compared(title: str, mb: float, timings: Sequence[BenchTimings]) -> str:
-    """Rates and CPU of the two, whole and beyond what each takes for `FEW` records, and their ratios.
+    """Return rates, CPU time and ratios of two variants, in total and without their fixed cost.
 
-    ``taken``: ours of ``mb``, ours of few records, then the floor of both.
+    Args:
+        title: Names the comparison.
+        mb: Payload per turn in MB.
+        timings: This project's variant with ``mb`` and with `FEW` records, then the baseline with both.
     """
     (seconds, cpu_s), (few_s, few_cpu_s), (floor_seconds, floor_cpu_s), floor_few = (
         timing.median for timing in timings[:4]
@@ -184,7 +190,7 @@ def compared(title: str, mb: float, timings: Sequence[BenchTimings]) -> str:
 
 
 def by_turns(calls: Sequence[Callable[[], object]], turns_before: int) -> list[BenchTimings]:
-    """One after the other, `TURNS` times, after turns that make all warm."""
+    """Call the functions in rotation, and return the measurements of the last `TURNS` turns."""
     timings = [BenchTimings() for _ in calls]
     for turn in range(turns_before + TURNS):
         for call, timing in zip(calls, timings, strict=True):
@@ -197,7 +203,7 @@ def by_turns(calls: Sequence[Callable[[], object]], turns_before: int) -> list[B
 
 
 def frames_to_read(spark: Any, uri: str, name: str, size: int, records: int) -> tuple[Any, ...]:
-    """Return frames of a log, of a log of `FEW` records, and of both sizes in memory."""
+    """Return frames of a log, of a log with `FEW` records, and of both sizes in memory."""
     from ....spark.read.table_schema import ddl
 
     spark.dataSource.register(source_in_memory(ddl(), records, size, 2))
@@ -211,7 +217,7 @@ def frames_to_read(spark: Any, uri: str, name: str, size: int, records: int) -> 
 
 
 def measure(spark: Any, uri: str, size: int, records: int) -> str:
-    """One size of records; lines of rates and ratios, medians of turns."""
+    """Measure one record size, and return lines with rates and ratios of medians."""
     from ....spark import recommended_conf
     from ....spark.client.spark_client import client
 
@@ -256,15 +262,15 @@ def measure(spark: Any, uri: str, size: int, records: int) -> str:
         WRITE_TURNS_BEFORE,
     )
     return (
-        f"{size:5} B: {compared('source beside one in memory', mb, reads)}\n"
-        f"         {compared('sink beside a plain writer', mb, writes)}\n"
+        f"{size:5} B: {compared('source and in-memory source', mb, reads)}\n"
+        f"         {compared('sink and plain writer', mb, writes)}\n"
         f"         CPU s: source ({reads[0]}), in memory ({reads[2]}); sink ({writes[0]}), plain "
         f"({writes[2]}), dropped ({writes[4]}), {writes[4].median[0] / writes[0].median[0]:.2f} of its time"
     )
 
 
 def idle(spark: Any, uri: str, seconds: float) -> str:
-    """A query with nothing to read, a trigger a second: its batches, and what its Python processes use."""
+    """Measure an idle streaming query with one trigger per second: its batches, and its Python CPU usage."""
 
     async def prepare() -> None:
         async with open_namespace(uri) as namespace:
@@ -286,7 +292,7 @@ def idle(spark: Any, uri: str, seconds: float) -> str:
 
 
 def latency(spark: Any, uri: str, seconds: float) -> str:
-    """From an acknowledged record to the micro-batch that has it collected, at a trigger of 100 ms."""
+    """Measure the time from an acknowledged record to its collected micro-batch, at a trigger of 100 ms."""
     latencies_ms: list[float] = []
 
     def take(frame: Any, _: int) -> None:
@@ -321,7 +327,7 @@ def latency(spark: Any, uri: str, seconds: float) -> str:
         latencies_ms[len(latencies_ms) // 3 :]
     )  # the first batches start Spark's Python processes
     if not sorted_ms:
-        return "latency: no batch came"
+        return "latency: no batch arrived"
     p95_ms = sorted_ms[len(sorted_ms) * 95 // 100]
     median_ms = sorted_ms[len(sorted_ms) // 2]
     return (
@@ -336,7 +342,7 @@ def _stream(spark: Any, uri: str, log: str) -> Any:
 
 
 def _used_s(cpu_before: dict[int, tuple[str, float]]) -> dict[str, float]:
-    """CPU seconds since ``before``, by kind."""
+    """Return the CPU seconds since ``cpu_before``, by kind."""
     used_by_kind = dict.fromkeys(KINDS, 0.0)
     for pid, (kind, cpu_s) in _cpu_s().items():
         used_by_kind[kind] += cpu_s - cpu_before.get(pid, (kind, 0.0))[1]
@@ -344,7 +350,7 @@ def _used_s(cpu_before: dict[int, tuple[str, float]]) -> dict[str, float]:
 
 
 def _cpu_s() -> dict[int, tuple[str, float]]:
-    """Kind (`KINDS`) and CPU seconds of this process and of each below it, by /proc."""
+    """Return the kind (`KINDS`) and the CPU seconds of this process and its descendants, from /proc."""
     parents: dict[int, int] = {}
     cpu_by_pid: dict[int, tuple[str, float]] = {}
     ticks_per_s = os.sysconf("SC_CLK_TCK")
@@ -354,7 +360,7 @@ def _cpu_s() -> dict[int, tuple[str, float]]:
                 with open(f"/proc/{entry}/stat") as file:
                     name, _, stat_fields = file.read().partition(") ")
             except OSError:
-                continue  # it has just ended
+                continue  # the process has just ended
             values = stat_fields.split()
             parents[int(entry)] = int(values[1])
             cpu_by_pid[int(entry)] = (
@@ -385,16 +391,16 @@ def _cpu_s() -> dict[int, tuple[str, float]]:
 
 
 def main() -> None:
-    """See the module."""
+    """Run the benchmark."""
     parser = parser_of(__spec__.name, __doc__)
     parser.add_argument(
         "--mib",
         type=int,
         default=256,
-        help="MiB of payload at 1 KB; half of it at 100 B; takes some 80 times as much of the disk",
+        help="MiB of payload at 1 KB, half of it at 100 B; needs about 80 times as much disk space",
     )
     parser.add_argument(
-        "--seconds", type=float, default=20.0, help="of the idle and the slow query"
+        "--seconds", type=float, default=20.0, help="duration of the idle and of the slow query"
     )
     arguments = parser.parse_args()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,7 +1,7 @@
-"""From the write call to the record in another process's hand, at an even rate.
+"""Measure the latency from the write call to a reader in another process, at a constant rate.
 
-The writer stamps each record with the clock that all processes of a machine share (CLOCK_MONOTONIC);
-the reader, a child process, tails the log and measures on arrival.
+The writer stamps each record with the clock that all processes of a machine share (CLOCK_MONOTONIC). The
+reader, a child process, tails the log and measures on arrival.
 """
 
 import json
@@ -22,20 +22,22 @@ from ..measure.machine_info import OthersCpu
 
 STAMP = struct.Struct("<d")
 RATE = 1000.0
-"""Records a second where none was given: tailing at full speed measures the write bench again."""
+"""Records per second by default. At full speed, tailing would only repeat the write benchmark."""
 BATCH = 1000
 START_S = 20.0
 DRAIN_S = 10.0
 
 
 async def measure(plan: BenchPlan) -> dict[str, Any]:
-    """Write here, read there; the latency is the reader's."""
+    """Write in this process and read in a child. The latency is that of the reader."""
     from .... import open_namespace
 
     if plan.size < STAMP.size:
         from ....runtime.interfaces.errors import InvalidRequest
 
-        raise InvalidRequest(f"a record of {plan.size} bytes has no room for a time stamp of 8")
+        raise InvalidRequest(
+            f"a record of {plan.size} bytes is too small for a time stamp of 8 bytes"
+        )
     rate = plan.rate or RATE
     total = plan.records or int(rate * plan.seconds)
     other_processes = OthersCpu()
@@ -46,7 +48,7 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
     ):
         await writer.write(
             LogRecord(0, STAMP.pack(0.0))
-        )  # the segment is there before the reader is
+        )  # so that the segment exists before the reader starts
         reader = await _start_reader(plan, names[0], total)
         start = perf_counter()
         try:
@@ -57,11 +59,11 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
                 await reader.wait()
             if reader.returncode is None:
                 raise RuntimeError(
-                    f"the reader had not every record {DRAIN_S:g} s after the last write"
+                    f"the reader did not receive every record within {DRAIN_S:g} s after the last write"
                 )
         finally:
             if reader.returncode is None:
-                reader.kill()  # before the log is deleted under it
+                reader.kill()  # before the log is deleted
         seconds = perf_counter() - start
     reader_result = json.loads(result_line)
     histogram = Histogram.from_pairs(reader_result["pairs"], reader_result["max_s"])
@@ -84,8 +86,8 @@ async def _write(writer: Any, plan: BenchPlan, rate: float, total: int, start: f
 
 async def _start_reader(plan: BenchPlan, name: str, total: int) -> trio.Process:
     command = [sys.executable, "-m", __spec__.name, plan.uri, name, str(total), plan.take]
-    # Its stdin is its life line: a reader whose parent is gone would wait for the last record for ever. A
-    # Ctrl-C is for the parent: in a group of its own the reader says nothing to that.
+    # The pipe to stdin ends a reader whose parent has ended, which would otherwise wait for ever for the last
+    # record. A separate process group keeps Ctrl-C from the reader, which would print a traceback.
     reader = await trio.lowlevel.open_process(
         command,
         stdin=subprocess.PIPE,
@@ -97,7 +99,7 @@ async def _start_reader(plan: BenchPlan, name: str, total: int) -> trio.Process:
     first_line = b""
     with trio.move_on_after(START_S):
         while not first_line.endswith(b"\n"):
-            chunk = await reader.stdout.receive_some(1)  # what follows is the result's
+            chunk = await reader.stdout.receive_some(1)  # later bytes belong to the result
             if not chunk:
                 break
             first_line += chunk
@@ -122,7 +124,7 @@ async def _last_line(reader: trio.Process) -> bytes:
 
 
 async def read(uri: str, name: str, total: int, take: str) -> None:
-    """The child: tail, measure, print."""
+    """Run the child: tail the log, measure, and print the result."""
     from .... import open_namespace
 
     histogram = Histogram()
@@ -134,7 +136,7 @@ async def read(uri: str, name: str, total: int, take: str) -> None:
         while count < total:
             if take == "columns":
                 columns = await reader.read_columns()
-                assert columns is not None, "a tail has no end"
+                assert columns is not None, "a tail does not end"
                 ends = columns.offsets.tolist()
                 payloads: list[Buffer] = [columns.payload[at:] for at in ends[:-1]]
             else:

@@ -1,10 +1,10 @@
-"""What TLS costs, on both sides, beside plain connections in the same run: CPU seconds a GB, and a message.
+"""Measure the CPU cost of TLS on both sides, compared with plain connections: per GB and per message.
 
-python -m distributedlog.testing.bench.cases.tls DIR [--mib 512]
+    python -m distributedlog.testing.bench.cases.tls DIR [--mib 512]
 
-DIR is a directory of `dlog pki issue bookie/…`, shown by both ends. A process sends, another one receives,
-over loopback; each tells its own CPU time, so that a machine that others use too changes little. The least
-of the rounds counts.
+DIR is a directory of `dlog pki issue bookie/…`, used by both ends. One process sends and another one
+receives, over loopback. Each reports its own CPU time, so that other processes of the machine have little
+effect. The round with the lowest time counts.
 """
 
 import argparse
@@ -28,16 +28,17 @@ ROUNDS = 3
 
 
 def main() -> None:
-    """One line a size: CPU seconds a GB of sender and receiver, plain and with TLS, and the ratio."""
+    """Print one line per message size: CPU seconds per GB, plain and with TLS, and the additional time per
+    message."""
     parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--mib", type=int, default=256, help="sent at each size, in each round")
+    parser.add_argument("--mib", type=int, default=256, help="sent per size and round")
     parser.add_argument("--receive", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.receive:
         trio.run(_receive, arguments.directory, json.loads(arguments.receive))
         return
-    print("bytes   | plain: send  receive | TLS: send  receive | more, µs a message a side")
+    print("bytes   | plain: send  receive | TLS: send  receive | added µs per message and side")
     for size in SIZES:
         count = max(1, min(arguments.mib << 20, size * 400_000) // size)
         least_cpu_s = {
@@ -65,7 +66,7 @@ def _host(directory: Path, secret: bool) -> Host:
 
 
 async def _round(directory: Path, size: int, count: int, use_tls: bool) -> tuple[float, float]:
-    """CPU seconds of the sender and of the receiver."""
+    """Return the CPU seconds of the sender and of the receiver."""
     host = _host(directory, use_tls)
     listener = await host.listen(("127.0.0.1", 0))
     receiver_arguments = json.dumps(
@@ -96,7 +97,7 @@ async def _round(directory: Path, size: int, count: int, use_tls: bool) -> tuple
 
 
 async def _send(connection: Connection, message: bytes, count: int) -> None:
-    """Messages as a link sends them: up to 64 at once, and again what was not taken."""
+    """Send messages as a link does: up to 64 at once, and the unsent rest again."""
     remainder = memoryview(b"")
     while count or remainder:
         buffers = [remainder] if remainder else []

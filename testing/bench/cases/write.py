@@ -1,8 +1,9 @@
-"""How fast, and how soon durable: one process that writes.
+"""Measure the rate and the latency of one writing process.
 
-Closed loop: as many records as the bound lets through, latency from the call to the moment its outcome is
-known here. Open loop (``rate``): latency from the *intended* time, so that a stall counts for every record
-it delayed. Above some rate only every n-th record is timed, so that timing is not what is measured.
+In a closed loop, it submits as many records as the limit permits, and latency counts from the call until the
+process receives the result. In an open loop (``rate``), latency counts from the *intended* time, so that a
+stall counts for every record that it delays. Above some rate only every n-th record is timed, because timing
+would otherwise distort the result.
 """
 
 import gc
@@ -22,21 +23,22 @@ from ..measure.histogram import Histogram, per_second
 from ..measure.machine_info import OthersCpu
 
 SAMPLE = 256
-"""At full speed one record in so many is timed: of 32 timing was 3 % of a record of 100 bytes."""
+"""At full speed, one of this many records is timed. With 32, timing was 3 % of the cost of a 100-byte
+record."""
 TIMED_RATE_MAX = 5_000
 TICK_S = 0.001
-"""At higher rates it is looked so often what is due: to wake for each record would be most of its cost."""
+"""Interval of checks for due records at high rates. Waking up per record would be most of its cost."""
 OPENED_AT_ONCE = 32
 FROZEN_FROM_LOGS = 100
 """From this number of logs, call `gc.freeze` (docs/internals/performance.md)."""
 BULK_BYTES = 64 * 1024
 BULK_RECORDS_MAX = 1000
 PACKED_BYTES = 256 * 1024
-"""An entry's, columns included."""
+"""Size of an entry, including columns."""
 
 
 async def measure(plan: BenchPlan) -> dict[str, Any]:
-    """Write as the plan says."""
+    """Write as the plan requires, and return the result."""
     from .... import open_namespace
 
     histogram = Histogram()
@@ -79,7 +81,7 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
 
 
 async def _open_all(namespace: Any, names: list[str], plan: BenchPlan, writers: list[Any]) -> None:
-    """A few at a time: opening is metadata's work, and a thousand one after the other take long."""
+    """Open writers, a few at a time, because opening waits for metadata."""
     limit = trio.CapacityLimiter(OPENED_AT_ONCE)
 
     async def open_one(name: str) -> None:
@@ -92,14 +94,14 @@ async def _open_all(namespace: Any, names: list[str], plan: BenchPlan, writers: 
 
 
 async def stack_writer(namespace: Any, name: str, plan: BenchPlan) -> Any:
-    """An open writer; the caller leaves it."""
+    """Return an open writer. The caller must close it."""
     return await namespace.open_log(name, config=plan.log_config).open_writer().__aenter__()
 
 
 async def fill(
     namespace: Any, name: str, records: int, size: int, plan: BenchPlan | None = None
 ) -> None:
-    """Write so many records as fast as it goes; with a plan's codec and payloads."""
+    """Write ``records`` records as fast as possible, with the codec and payloads of the plan, if any."""
     plan = plan or BenchPlan(uri="", size=size)
     next_payloads = cycle(plan.payloads())
     batch_records_max = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // size))
@@ -136,7 +138,7 @@ async def _write_one(
 async def _at_a_rate(
     plan: BenchPlan, writers: list[Any], start: float, histogram: Histogram
 ) -> int:
-    """All logs from one task, in turns: a timer a log would be what is measured."""
+    """Write all logs in rotation from one task. A timer per log would distort the result."""
     payload = os.urandom(plan.size)
     count = await open_loop(
         writers, payload, plan.rate, plan.records, plan.seconds, start, histogram, plan.call
@@ -162,7 +164,7 @@ async def _one_at_a_time(
 async def _submit(
     plan: BenchPlan, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
 ) -> int:
-    """`submit` record by record; of each stretch of 256 the first is timed."""
+    """Call `submit` for each record, and time the first of every 256."""
     if plan.outstanding:
         return await _submit_within(plan.outstanding, writer, payload, records, end, histogram)
     count = 0
@@ -181,7 +183,7 @@ async def _submit(
 async def _submit_within(
     outstanding: int, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
 ) -> int:
-    """At most ``outstanding`` records under way; every one is timed."""
+    """Keep at most ``outstanding`` records pending, and time each of them."""
     window: deque[Any] = deque()
     count = 0
     async with Timed(histogram) as timed:
@@ -204,7 +206,10 @@ async def _bulk(
     end: float,
     histogram: Histogram,
 ) -> int:
-    """`submit_bulk` with batches of about 64 KiB; each batch is timed as its records."""
+    """Call `submit_bulk` with batches of about 64 KiB.
+
+    The latency of a batch counts as that of its records.
+    """
     batch_records_max = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // plan.size))
     payload, next_payloads = payloads[0], cycle(payloads)
     count = 0
@@ -237,7 +242,10 @@ async def _packed(
     end: float,
     histogram: Histogram,
 ) -> int:
-    """`submit_packed` with entries of 256 KiB; each is timed as its records. They share a txid, as a time."""
+    """Call `submit_packed` with entries of 256 KiB, whose records share a txid like a time stamp.
+
+    The latency of an entry counts as that of its records.
+    """
     entry_records_max = max(1, PACKED_BYTES // (plan.size + RECORD_COLUMN_BYTES))
     data = b"".join(islice(cycle(payloads), entry_records_max))
     offsets = array("i", range(0, (entry_records_max + 1) * plan.size, plan.size)).tobytes()
@@ -267,7 +275,8 @@ async def open_loop(
     histogram: Histogram | None,
     call: str,
 ) -> int:
-    """Write at ``rate`` in sum whatever the latency; a late call's record keeps its intended time."""
+    """Write ``rate`` records per second in total, whatever the latency, which counts from the intended
+    time."""
     sample_every = max(1, int(rate / TIMED_RATE_MAX))
     idle_s = TICK_S if rate * TICK_S > 1 else 0.0
     total = records or int(rate * seconds)
@@ -294,7 +303,7 @@ async def open_loop(
 
 
 class Timed:
-    """Awaits what is timed, in order, in a task of its own, and counts how long each took."""
+    """Awaits pending writes in order in a separate task, and adds their durations to a histogram."""
 
     def __init__(self, histogram: Histogram | None) -> None:
         self._histogram = histogram
@@ -303,7 +312,7 @@ class Timed:
         self._wake = trio.Event()
 
     def add(self, begun_at: float, pending: Any) -> None:
-        """Time what is under way since ``before`` (`perf_counter`)."""
+        """Measure a write that has been pending since ``begun_at`` (`perf_counter`)."""
         self._queue.append((begun_at, pending))
         self._wake.set()
 
@@ -327,7 +336,7 @@ class Timed:
                 continue
             begun_at, pending = queue.popleft()
             if not pending.done():
-                # An awaited bulk makes a position a record, which nobody wants here; `commit` has its error.
+                # Awaiting a bulk would create a position per record. Its error is raised by `commit`.
                 await (pending.wait() if isinstance(pending, PendingBulk) else pending)
             if self._histogram is not None:
                 self._histogram.add(perf_counter() - begun_at)

@@ -1,9 +1,10 @@
-"""One of the three nodes of the replicated floor: it receives, writes, syncs and answers. Nothing else.
+"""One of the three nodes of the replicated baseline: it receives, writes, syncs and answers.
 
-Run as ``python -m distributedlog.testing.bench.measure.baseline_node MODE DIRECTORY SIZE``; prints its port,
-serves one connection, ends with it. MODE ``message``: append each message of SIZE bytes, fdatasync, answer 8
-bytes. MODE ``stream``: write what has arrived into fallocated files with O_DIRECT, gathered, one
-fdatasync a batch, answer how many bytes are durable.
+Run as ``python -m distributedlog.testing.bench.measure.baseline_node MODE DIRECTORY SIZE``. It prints its
+port, serves one connection, and ends with it. In MODE ``message`` it appends each message of SIZE bytes,
+calls
+fdatasync and answers with 8 bytes. In MODE ``stream`` it writes all received bytes to fallocated files with
+O_DIRECT, with one fdatasync per batch, and answers with the number of durable bytes.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ def main() -> None:
     print(listener.getsockname()[1], flush=True)
     connection, _ = listener.accept()
     tune(connection)
-    with contextlib.suppress(ConnectionError):  # the measurement is over when the other end closes
+    with contextlib.suppress(ConnectionError):  # the other end closes it after the measurement
         (serve_messages if mode == "message" else serve_stream)(connection, directory, size)
 
 
@@ -48,7 +49,7 @@ def serve_messages(connection: socket.socket, directory: Path, size: int) -> Non
 
 
 def serve_stream(connection: socket.socket, directory: Path, _: int) -> None:
-    """Write and sync what has arrived, then answer how much is durable."""
+    """Write and sync the received bytes, then answer with the number of durable bytes."""
     buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
     durable = number = 0
     file, offset = _new_file(directory, number)
@@ -70,7 +71,7 @@ def _new_file(directory: Path, number: int) -> tuple[int, int]:
     path = directory / f"stream-{number}"
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
-    except OSError:  # tmpfs knows no O_DIRECT
+    except OSError:  # tmpfs does not support O_DIRECT
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
     os.posix_fallocate(file, 0, FILE_BYTES)
     os.fdatasync(file)

@@ -1,6 +1,7 @@
-"""The arguments of a benchmark, its result in the words of the contract, and its end.
+"""The arguments and the result of a benchmark, and the exit of benchmark programs.
 
-Benchmarks start clusters as processes, which a Ctrl-C reaches too: each end is one line, and no traceback.
+Benchmarks start clusters as processes, which also receive a Ctrl-C. Each of them ends with one line and
+without a traceback.
 """
 
 import argparse
@@ -21,12 +22,13 @@ from .histogram import Histogram
 from .machine_info import OthersCpu, settings
 
 FAILED, INTERRUPTED = 1, 130
-"""Exit codes, as those of `dlog`."""
+"""Exit codes, the same as those of `dlog`."""
 WIDTH_MAX = 100
 DELETE_S = 15.0
-"""For the deletion of what a run made: a writer that was interrupted may hold its log for a second more."""
+"""Timeout for deleting the logs of a run. An interrupted writer may keep its log for a second."""
 PAYLOADS = 4096
-"""Different ones, in turn: more than an entry has, so that nothing is found twice in one."""
+"""Number of different payloads. An entry has fewer records, so that a codec finds no repetition within
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,40 +37,40 @@ class BenchPlan:
 
     uri: str
     log: str | None = None
-    """None: its own, deleted after."""
+    """None: a new log, which is deleted afterwards."""
     records: int = 0
-    """0: as many as fit into ``seconds``."""
+    """0: as many as possible in ``seconds``."""
     seconds: float = 10.0
     size: int = 1024
     rate: float = 0.0
-    """Records a second over all logs; 0: full speed."""
+    """Records per second over all logs; 0 for full speed."""
     logs: int = 1
     outstanding: int = 0
-    """Records under way at most, a log; 0: what the writer's own bound lets through."""
+    """Limit of pending records per log; 0 for the writer's own limit."""
     call: str = "submit"
     take: str = "records"
-    """``records`` or ``columns``: how a reader takes them."""
+    """How a reader receives data: ``records`` or ``columns``."""
     passes: int = 0
-    """Of a reader: how often it reads all there is; 0: until the time is over."""
+    """How often a reader reads the whole log; 0 to read for ``seconds``."""
     codec: str | None = None
-    """The log's; None: as it is."""
+    """The codec of the log; None to keep its setting."""
     payload: str = "random"
-    """``random``: the same random bytes in each record; ``noise``: others; ``json``: events."""
+    """``random`` (the same random bytes in each record), ``noise`` (different ones) or ``json`` (events)."""
     timeout_s: float = 30.0
-    """No answer of the metadata for so long ends it."""
+    """Timeout of metadata requests in seconds."""
 
     @property
     def config(self) -> dict[str, float]:
-        """For `open_namespace`."""
+        """Options for `open_namespace`."""
         return {"metadata_timeout_s": self.timeout_s}
 
     @property
     def log_config(self) -> dict[str, str]:
-        """For `open_log`."""
+        """Options for `open_log`."""
         return {} if self.codec is None else {"codec": self.codec}
 
     def names(self) -> list[str]:
-        """The logs' names."""
+        """Return the names of the logs."""
         base_name = self.log or f"bench-{os.getpid()}-{os.urandom(3).hex()}"
         return (
             [base_name]
@@ -77,7 +79,7 @@ class BenchPlan:
         )
 
     def payloads(self) -> list[bytes]:
-        """What records carry, in turn."""
+        """Return the payloads that records use in rotation."""
         if self.payload == "random":
             return [os.urandom(self.size)]
         rng = random.Random(1)
@@ -90,9 +92,10 @@ class BenchPlan:
 async def own_logs(
     namespace: Any, plan: BenchPlan, suffixes: tuple[str, ...] = ()
 ) -> AsyncIterator[list[str]]:
-    """Names of logs that exist; those that are only for this run are deleted after it.
+    """Yield names of existing logs. Logs that were created for this run are deleted afterwards.
 
-    ``suffixes``: one log for each, instead of the plan's.
+    Args:
+        suffixes: Create one log per suffix, instead of the logs of the plan.
     """
     names = plan.names()
     if suffixes:
@@ -110,7 +113,7 @@ async def own_logs(
 
             from .... import open_namespace
 
-            # By connections of its own: a Ctrl-C that falls into a task of the namespace's ends that.
+            # With a separate namespace, because a Ctrl-C may have ended a task of the other one.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + DELETE_S):
                 async with open_namespace(plan.uri) as cleanup_namespace:
                     for name in created:
@@ -125,7 +128,12 @@ def result(
     other_processes: OthersCpu,
     rates: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """The keys of the contract. ``rates``: records of each second, the last one shorter."""
+    """Return the documented keys of a result.
+
+    Args:
+        latency: The latencies, if any were measured.
+        rates: Records of each second; the last interval may be shorter.
+    """
     shown_plan = asdict(replace(plan, uri=plan.uri))
     shown_plan["as"] = shown_plan.pop("take")
     return {
@@ -143,7 +151,7 @@ def result(
 
 
 def _events(rng: random.Random, size: int) -> bytes:
-    """Lines of JSON, as applications log them."""
+    """Return lines of JSON that resemble log events of applications."""
     lines = b""
     while len(lines) < size:
         event = {
@@ -162,7 +170,7 @@ def _events(rng: random.Random, size: int) -> bytes:
 
 
 def run(main: Callable[[], object]) -> None:
-    """Run a program to its end. Raises `SystemExit` where it is interrupted or refused."""
+    """Run a program. Raises `SystemExit` if it is interrupted or fails with a `DistributedLogError`."""
     try:
         main()
     except BaseException as error:

@@ -1,8 +1,9 @@
-"""What the machine allows: the yardsticks that every other figure is a ratio to, taken in the same run.
+"""Measure baselines of the machine in the same run. Every other figure is a ratio to one of them.
 
-``file``: append and fdatasync. ``replicated``: raw TCP to three processes that each append and sync,
-done at the second answer. ``framing``: a raw loop that frames records, sends them to three processes
-that write and sync what has gathered, and counts what two of them have.
+``file`` appends and calls fdatasync. ``replicated`` sends one message by TCP to three processes that append
+and sync it, until two of them have answered. ``framing`` sends framed records to three processes that write
+and
+sync them in batches, and counts the records that two of them have synced.
 """
 
 import itertools
@@ -32,7 +33,10 @@ ENVELOPE = struct.Struct("<QQQ")
 
 
 def measure(data: Path | None, size: int, seconds: float) -> dict[str, Any]:
-    """All three, each for a third of ``seconds``; records of ``size`` bytes; in a directory of its own."""
+    """Measure the three baselines, each for a third of ``seconds``, with records of ``size`` bytes.
+
+    Files are in a temporary directory in ``data``.
+    """
     other_processes = OthersCpu()
     with tempfile.TemporaryDirectory(prefix="dlog-floor-", dir=data) as scratch:
         directory = Path(scratch)
@@ -50,7 +54,7 @@ def measure(data: Path | None, size: int, seconds: float) -> dict[str, Any]:
 
 
 def file_floor(directory: Path, size: int, seconds: float) -> Histogram:
-    """Append ``size`` bytes to a growing file and fdatasync, one after the other."""
+    """Append ``size`` bytes to a growing file and call fdatasync, one after the other."""
     histogram = Histogram()
     payload = os.urandom(size)
     file = os.open(directory / "file", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -64,11 +68,11 @@ def file_floor(directory: Path, size: int, seconds: float) -> Histogram:
 
 
 def replicated_floor(directory: Path, size: int, seconds: float) -> Histogram:
-    """One message at a time to three nodes, until two have it synced."""
+    """Send one message at a time to three nodes, until two have synced it."""
     histogram = Histogram()
     payload = os.urandom(size)
     with nodes(directory, "message", size) as connections:
-        owed_bytes = {connection.fileno(): 0 for connection in connections}  # bytes of answers owed
+        owed_bytes = {connection.fileno(): 0 for connection in connections}  # expected answer bytes
         by_number = {connection.fileno(): connection for connection in connections}
         poll = select.epoll()
         for number in by_number:
@@ -84,14 +88,14 @@ def replicated_floor(directory: Path, size: int, seconds: float) -> Histogram:
             histogram.add(perf_counter() - begun_at)
             while any(
                 owed > 0 for owed in owed_bytes.values()
-            ):  # the third is not pipelined either
+            ):  # the third node does not pipeline either
                 for number, _ in poll.poll():
                     owed_bytes[number] -= _receive(by_number[number])
     return histogram
 
 
 def framing_floor(directory: Path, size: int, seconds: float) -> float:
-    """Records a second that two of three nodes have synced."""
+    """Return the records per second that two of three nodes have synced."""
     record = os.urandom(size)
     batch_records = max(1, BATCH_BYTES // (size + ENVELOPE.size))
     with nodes(directory, "stream", size) as connections:
@@ -109,7 +113,7 @@ def framing_floor(directory: Path, size: int, seconds: float) -> float:
         now = start
         while now < start + seconds:
             quorum_bytes = sorted(durable.values())[NODES - ACKS]
-            # The slowest one may lag by the window too: what it was not sent is kept for it.
+            # The slowest node may also lag by the window, and its unsent frames are kept for it.
             if (
                 sent_bytes - quorum_bytes < WINDOW_BYTES
                 and sent_bytes - min(durable.values()) < 2 * WINDOW_BYTES
@@ -156,13 +160,13 @@ def _send(connection: socket.socket, queue: list[memoryview]) -> None:
 def _receive(connection: socket.socket) -> int:
     received = len(connection.recv(4096))
     if not received:
-        raise RuntimeError("a node of the floor ended")
+        raise RuntimeError("a node of the baseline ended")
     return received
 
 
 @contextmanager
 def nodes(directory: Path, mode: str, size: int) -> Iterator[list[socket.socket]]:
-    """Three processes, and a connection to each."""
+    """Start three processes, and yield a connection to each."""
     processes: list[subprocess.Popen[str]] = []
     connections: list[socket.socket] = []
     try:
@@ -178,7 +182,7 @@ def nodes(directory: Path, mode: str, size: int) -> Iterator[list[socket.socket]
                 str(size),
             ]
             processes.append(
-                # A Ctrl-C is for the parent, whose end of the connection ends them.
+                # Ctrl-C is only for the parent. Closing its connections ends the processes.
                 subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
             )
         for process in processes:
@@ -192,7 +196,7 @@ def nodes(directory: Path, mode: str, size: int) -> Iterator[list[socket.socket]
             connection.close()
         for process in processes:
             if len(connections) < NODES:
-                process.kill()  # it still waits for its connection
+                process.kill()  # it is still waiting for its connection
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()

@@ -1,6 +1,6 @@
 """Measurements of a run: latencies in a histogram, and the records of each second.
 
-Buckets of latencies grow with the value: 1.6 % wide, a fixed few thousand, whatever is counted.
+Latency buckets are 1.6 % wide. Their number is at most a few thousand, independent of the number of values.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -10,13 +10,13 @@ from typing import Any
 import trio
 
 EVERY_S = 1.0
-"""Between two rates of `per_second`."""
+"""Interval of the rates of `per_second`."""
 _BITS = 6
 _STEPS = 1 << _BITS
 
 
 class Histogram:
-    """Counts durations; answers percentiles at most 1.6 % too high. Unit inside: 0.1 microseconds."""
+    """Counts durations in units of 0.1 microseconds. Percentiles are at most 1.6 % too high."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -24,7 +24,7 @@ class Histogram:
         self._counts: dict[int, int] = {}
 
     def add(self, duration_s: float, count: int = 1) -> None:
-        """Count ``count`` durations of ``duration_s``; below zero counts as zero."""
+        """Count ``count`` durations of ``duration_s``. A negative duration counts as zero."""
         units = max(0, int(duration_s * 1e7))
         shift = max(0, units.bit_length() - _BITS - 1)
         key = (shift << _BITS) + (units >> shift)
@@ -34,7 +34,7 @@ class Histogram:
             self.max_s = duration_s
 
     def percentile_s(self, percent: float) -> float:
-        """The duration that ``percent`` of the counted did not exceed; 0.0 when none was counted."""
+        """Return the duration that ``percent`` of the values do not exceed, or 0.0 if there are none."""
         rank = self.count * percent / 100
         counted = 0
         for key in sorted(self._counts):
@@ -44,7 +44,7 @@ class Histogram:
         return self.max_s
 
     def summary_ms(self) -> dict[str, float]:
-        """The keys of `latency_ms` in the command line's contract."""
+        """Return p50, p99, p999 and the maximum in milliseconds, by the keys of ``latency_ms``."""
         percentiles_s = {name: self.percentile_s(p) for name, p in _SUMMARY}
         return {
             **{label: round(value_s * 1e3, 4) for label, value_s in percentiles_s.items()},
@@ -52,18 +52,19 @@ class Histogram:
         }
 
     def curve_ms(self) -> list[list[float]]:
-        """Points of the latency by percent, for a picture: denser where fewer are slower; [] of none."""
+        """Return points (percent, milliseconds) for a chart, denser at high percentiles; [] if there are no
+        values."""
         if not self.count:
             return []
         return [[percent, round(self.percentile_s(percent) * 1e3, 4)] for percent in _CURVE]
 
     def as_pairs(self) -> list[list[int]]:
-        """For a pipe between processes; `from_pairs` reads it."""
+        """Return the buckets for transfer between processes; `from_pairs` reads them."""
         return [[key, self._counts[key]] for key in sorted(self._counts)]
 
     @classmethod
     def from_pairs(cls, pairs: Sequence[Sequence[int]], max_s: float) -> "Histogram":
-        """What `as_pairs` wrote."""
+        """Return the histogram from the result of `as_pairs`."""
         histogram = cls()
         histogram._counts = {key: count for key, count in pairs}
         histogram.count = sum(histogram._counts.values())
@@ -84,7 +85,7 @@ _SUMMARY = (("p50", 50.0), ("p99", 99.0), ("p999", 99.9))
 
 
 def _upper(key: int) -> int:
-    """The greatest value, in units, that falls into the bucket ``key``."""
+    """Return the greatest value, in units, of bucket ``key``."""
     if key < 2 * _STEPS:
         return key
     shift = (key >> _BITS) - 1
@@ -93,9 +94,10 @@ def _upper(key: int) -> int:
 
 @asynccontextmanager
 async def per_second(namespace: Any, counter: str) -> AsyncIterator[list[float]]:
-    """Rates of the block's seconds as the client counts them, the last one shorter.
+    """Yield a list that receives the rate of each second of the `with` block; the last interval is shorter.
 
-    ``counter``: a metric of `NamespaceMetrics`.
+    Args:
+        counter: A metric of `NamespaceMetrics`.
     """
     rates: list[float] = []
     last_at = begun_at = trio.current_time()
@@ -104,7 +106,7 @@ async def per_second(namespace: Any, counter: str) -> AsyncIterator[list[float]]
     def look() -> None:
         nonlocal last_at, count
         now, new_count = trio.current_time(), namespace.metrics.snapshot()[counter]
-        # A look that is late has the mean of the seconds it is of.
+        # A late sample has the mean rate of all seconds that it covers.
         seconds = max(1, round((now - last_at) / EVERY_S))
         rates.extend([(new_count - count) / max(now - last_at, 1e-9)] * seconds)
         last_at, count = now, new_count
@@ -120,5 +122,7 @@ async def per_second(namespace: Any, counter: str) -> AsyncIterator[list[float]]
             yield rates
         finally:
             nursery.cancel_scope.cancel()
-            if trio.current_time() - last_at > EVERY_S / 10:  # of less no rate is told
+            if (
+                trio.current_time() - last_at > EVERY_S / 10
+            ):  # shorter intervals have no useful rate
                 look()

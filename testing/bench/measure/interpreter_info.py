@@ -1,6 +1,6 @@
-"""How the interpreter was built: a rate in Python means little without it.
+"""The build of the interpreter: a rate in Python means little without it.
 
-Rules that live here: which build is called unoptimised, and what its user is told to do.
+This module decides which builds count as unoptimized, and the advice for them.
 """
 
 import platform
@@ -11,31 +11,31 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 OF_DEBIAN = "--with-wheel-pkg-dir"
-"""Debian and Ubuntu optimise, and keep that out of what the interpreter says of itself, so that modules
-that are built with it do not take the flags over."""
+"""Debian and Ubuntu optimize the interpreter, but remove the flags from its configuration, so that modules
+built with it do not inherit them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Of one interpreter. None: it does not say."""
+    """Properties of an interpreter; None if unknown."""
 
     name: str
     """Implementation and version: ``CPython 3.14.2``."""
     pgo: bool | None
-    """Optimised for a measured run (profile-guided optimisation)."""
+    """Optimized by measured runs (profile-guided optimization)."""
     lto: bool | None
-    """Optimised across files when linked."""
+    """Optimized across files by the linker (link-time optimization)."""
     debug: bool
     free_threaded: bool
     jit: bool | None
-    """Compiles while it runs. Only 3.14 and later say."""
+    """Compiles while it runs. Only Python 3.14 and later report it."""
 
     def as_json(self) -> dict[str, object]:
-        """For a report."""
+        """Return the properties and the advice for a report."""
         return {**asdict(self), "advice": self.advice()}
 
     def describe(self) -> str:
-        """One line."""
+        """Return the properties as one line."""
         properties = [self.name, _said("PGO", self.pgo), _said("LTO", self.lto)]
         properties += ["a debug build"] * self.debug
         properties += ["free threading"] * self.free_threaded
@@ -43,12 +43,12 @@ class Build:
         return ", ".join(properties)
 
     def advice(self) -> str | None:
-        """One line for whoever runs an interpreter that could be faster; None where there is no need."""
+        """Return advice in one line if a faster interpreter is available, otherwise None."""
         if self.debug:
-            return "a debug build of Python, several times slower: take one without --with-pydebug"
+            return "a debug build of Python, several times slower: use one without --with-pydebug"
         if self.pgo is False:
             return (
-                "this Python was built without optimisation: take your distribution's or the image"
+                "this Python was built without optimization: use your distribution's or the image"
                 " python:3.14-slim, or build with --enable-optimizations --with-lto"
                 " (pyenv: PYTHON_CONFIGURE_OPTS)"
             )
@@ -56,7 +56,7 @@ class Build:
 
 
 def this_build() -> Build:
-    """Of the interpreter that runs this process; the nodes of a cluster may run on others."""
+    """Return the build of this process's interpreter. The nodes of a cluster may use others."""
     jit = getattr(sys, "_jit", None)
     return build_of(
         f"{platform.python_implementation()} {platform.python_version()}",
@@ -66,7 +66,7 @@ def this_build() -> Build:
 
 
 def build_of(name: str, config_vars: Mapping[str, object], *, jit: bool | None) -> Build:
-    """From the variables of `sysconfig`, which on Windows do not say how it was configured."""
+    """Return the build from the variables of `sysconfig`, which on Windows lack the configuration."""
     configured = config_vars.get("CONFIG_ARGS")
     arguments = dict(
         argument.partition("=")[::2] for argument in shlex.split(str(configured or ""))
@@ -90,5 +90,5 @@ def _said(option: str, is_on: bool | None) -> str:
 
 
 def _on(arguments: Mapping[str, str], name: str) -> bool:
-    """A switch of ``configure``: alone it means yes."""
+    """Return whether a switch of ``configure`` is on. Without a value it is on."""
     return arguments.get(name, "no") != "no"

@@ -1,4 +1,4 @@
-"""What else the machine did during a run, and what it is: a rate means little without it."""
+"""The machine, and the CPU usage of other processes during a run: a rate means little without them."""
 
 import argparse
 import os
@@ -9,10 +9,11 @@ from .interpreter_info import this_build
 
 
 class OthersCpu:
-    """The CPU that processes outside of this session took, from the making of this on.
+    """The CPU usage of processes of other sessions since the creation of this object.
 
-    Own means: the same session (`setsid`), so the bench, the cluster that the same shell started, and
-    their children. The rest of the machine's busy time is other people's, the kernel's work included.
+    Processes of the same session (`setsid`) are the benchmark, a cluster that the same shell started, and
+    their
+    children. The rest of the machine's busy time, including that of the kernel, counts as that of others.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class OthersCpu:
         self._own_ticks = _session_ticks()
 
     def percent(self) -> float:
-        """Percent of all cores since the start; -1.0 where /proc does not say."""
+        """Return the usage in percent of all cores since the start, or -1.0 if /proc has no figures."""
         busy, total = _machine_ticks()
         own_ticks = _session_ticks()
         if total <= self._total_ticks:
@@ -33,7 +34,7 @@ class OthersCpu:
 
 
 def settings() -> dict[str, object]:
-    """What a figure depends on."""
+    """Return the interpreter and the machine, on which all figures depend."""
     return {
         "python": platform.python_version(),
         "interpreter": this_build().as_json(),
@@ -44,13 +45,13 @@ def settings() -> dict[str, object]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time that a process has used, its threads included; 0.0 when it is gone."""
+    """Return the user and system time of a process with its threads, or 0.0 if it has ended."""
     session_and_ticks = _process_ticks(Path(f"/proc/{pid}/stat"))
     return 0.0 if session_and_ticks is None else session_and_ticks[1] / os.sysconf("SC_CLK_TCK")
 
 
 def anonymous_bytes(pid: int) -> int:
-    """What a process has of memory that is no file's; 0 when it is gone."""
+    """Return the anonymous memory of a process, or 0 if it has ended."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
@@ -82,19 +83,24 @@ def _session_ticks() -> dict[int, int]:
 
 
 def _process_ticks(path: Path) -> tuple[int, int] | None:
-    """(session, ticks used)"""
+    """Return the session and the used ticks of a process, or None if it has ended."""
     try:
         text = path.read_text()
     except OSError:
         return None
-    stat_fields = text.rpartition(")")[2].split()  # the name before may hold anything
+    stat_fields = text.rpartition(")")[
+        2
+    ].split()  # the process name before it may contain any character
     return int(stat_fields[3]), int(stat_fields[11]) + int(stat_fields[12])
 
 
 def data_directory(text: str) -> Path:
-    """An argument's directory, from the root, made where it is missing.
+    """Return the absolute path of an argument's directory, and create it if it is missing.
 
-    From the root, for each build runs in a directory of its own. Raises `argparse.ArgumentTypeError`.
+    The path is absolute because each build runs in a different directory.
+
+    Raises:
+        argparse.ArgumentTypeError: The directory cannot be created.
     """
     path = Path(os.path.abspath(text))
     try:

@@ -1,7 +1,6 @@
-"""A run of `dlog bench` as one SVG: what each second did, and the latency by how many were faster.
+"""A run of `dlog bench` as one SVG chart: the rate of each second, and the latency percentiles.
 
-Latencies are drawn as they are read: p99 is where one in a hundred is slower, each step to the right ten
-times fewer.
+The percentile axis is logarithmic: each step to the right covers a tenth of the remaining slower records.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,18 +23,18 @@ from ...verify.report.svg_chart import (
 
 TOP, HEIGHT, GAP = 62, 200, 58
 SHARES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
-"""Marks of the axis, in percent."""
+"""Marks of the percentile axis."""
 
 
 def picture(bench_result: Mapping[str, Any], title: str) -> str:
-    """The file's text. ``found``: a result (`plan.result`), with latencies or without."""
+    """Return the text of the SVG file for a result of `bench_plan.result`, with or without latencies."""
     parts = [f'<text x="{LEFT}" y="22" style="font-size:15px;fill:#1c2833">{escape(title)}</text>']
     caption = f"{bench_result['records']:,} records in {bench_result['seconds']:.1f} s"
     caption += f", {bench_result['records_per_s']:,.0f} records/s"
     if latency := bench_result["latency_ms"]:
         percentile_texts = (f"{name} {value:.3g} ms" for name, value in latency.items())
         caption += f"; {', '.join(percentile_texts)}"
-    caption += f"; other processes took {bench_result['others_cpu_pct']} % of the CPU"
+    caption += f"; other processes used {bench_result['others_cpu_pct']} % of the CPU"
     parts.append(f'<text x="{LEFT}" y="40">{escape(caption)}</text>')
     scale = Scale(bench_result["seconds"])
     parts += _rates(bench_result["per_second"], scale)
@@ -64,7 +63,7 @@ def _rates(seconds: Sequence[float], scale: Scale) -> list[str]:
         f'<polygon points="{" ".join(points)}" fill="#2e86c1" fill-opacity="0.28" stroke="#2e86c1"'
         ' stroke-width="1.2"/>'
     )
-    shapes.append(f'<text x="{LEFT}" y="{TOP - 5}">records a second</text>')
+    shapes.append(f'<text x="{LEFT}" y="{TOP - 5}">records per second</text>')
     return shapes
 
 
@@ -89,5 +88,5 @@ def _percentiles(points: Sequence[Sequence[float]], top: float) -> list[str]:
     shapes.append(
         f'<polyline points="{polyline_points}" fill="none" stroke="#ca6f1e" stroke-width="1.6"/>'
     )
-    shapes.append(f'<text x="{LEFT}" y="{top - 5}">latency that so many did not exceed</text>')
+    shapes.append(f'<text x="{LEFT}" y="{top - 5}">latency percentiles</text>')
     return shapes

@@ -1,9 +1,10 @@
-"""Other systems beside this one, by turns on one machine: docs/internals/peer-benchmarks.md.
+"""Compare other systems with this one in alternating runs on one machine: docs/internals/peer-benchmarks.md.
 
     python -m distributedlog.testing.bench.peers --seconds 10 --turns 3
 
-Each system has fresh servers in each turn, and the machine for itself. One whose servers or client are not
-installed, or that does not start, is left out and named.
+In each turn, each system has new servers and runs alone. A system without installed servers or client, or
+that
+does not start, is omitted and named.
 """
 
 import json
@@ -29,7 +30,7 @@ from .redis import Redis
 class Ours:
     """This project: three metadata nodes and three bookies as processes, and `dlog bench write`.
 
-    The defaults, 3/3/2: nothing to set.
+    The defaults, 3/3/2, need no settings.
     """
 
     name = "DistributedLog-py"
@@ -48,16 +49,16 @@ class Ours:
         self._uri = json.loads(ready.read_text())["uri"]
 
     def version(self) -> str:
-        """Of the package."""
+        """Return a name for this version."""
         return "this checkout"
 
     def one_outstanding(self, size: int, seconds: float) -> dict[str, float]:
-        """`write`, one after the other."""
+        """Measure single `write` calls, one after the other."""
         latencies: dict[str, float] = self._write(size, seconds, "--outstanding", "1")["latency_ms"]
         return latencies
 
     def throughput(self, size: int, seconds: float) -> float:
-        """`submit`, a record a call."""
+        """Measure `submit` with one record per call."""
         return float(self._write(size, seconds, "--call", "submit")["records_per_s"])
 
     def _write(self, size: int, seconds: float, *flags: str) -> dict[str, Any]:
@@ -86,13 +87,13 @@ SIZES = (1024, 100)
 
 
 def main() -> None:
-    """Run the systems by turns, each turn on fresh servers and alone on the machine."""
+    """Run the systems in rotation, each turn alone and with new servers."""
     parser = parser_of(str(__package__), __doc__)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each figure")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each measurement")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--data", help="where the servers' data goes (default: temporary)")
-    parser.add_argument("--only", default=",".join(PEERS), help="which, with commas between")
-    parser.add_argument("--json", help="write all results there")
+    parser.add_argument("--data", help="directory for the servers' data (default: temporary)")
+    parser.add_argument("--only", default=",".join(PEERS), help="systems, comma-separated")
+    parser.add_argument("--json", help="write all results to this file")
     arguments = parser.parse_args()
     figures_by_system: dict[str, list[dict[str, float]]] = {}
     version_by_system: dict[str, str] = {}
@@ -106,7 +107,7 @@ def main() -> None:
             try:
                 figures, version = one_turn(peer, arguments.seconds, arguments.data)
             except NotHere as missing:
-                print(f"left out: {peer.name}: {missing}", file=sys.stderr)
+                print(f"omitted: {peer.name}: {missing}", file=sys.stderr)
                 continue
             figures_by_system.setdefault(peer.name, []).append(figures)
             version_by_system[peer.name] = f"{version}; {peer.settings}"
@@ -115,12 +116,12 @@ def main() -> None:
             json.dumps({"found": figures_by_system, "floors": floors}, indent=1)
         )
     print(f"{this_build().describe()}\n")
-    print(f"Replicated floor of the same run: {statistics.median(floors):.3f} ms.\n")
+    print(f"Replicated baseline of the same run: {statistics.median(floors):.3f} ms.\n")
     print(table(figures_by_system, version_by_system))
 
 
 def one_turn(peer: Peer, seconds: float, data: str | None) -> tuple[dict[str, float], str]:
-    """All figures of one system, on servers of its own."""
+    """Measure all figures of one system on new servers, and return them with its version."""
     with tempfile.TemporaryDirectory(dir=data) as directory, ExitStack() as servers:
         peer.start(Path(directory), servers)
         latency = peer.one_outstanding(1024, seconds)
@@ -133,7 +134,7 @@ def one_turn(peer: Peer, seconds: float, data: str | None) -> tuple[dict[str, fl
 def table(
     figures_by_system: dict[str, list[dict[str, float]]], version_by_system: dict[str, str]
 ) -> str:
-    """Medians over the turns, as Markdown."""
+    """Return the medians over the turns as a Markdown table."""
     lines = [
         "| system | version; settings | 1 KB, one outstanding, p50 / p99 ms | 1 KB records/s"
         " | 100 B records/s |",

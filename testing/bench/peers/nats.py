@@ -25,10 +25,10 @@ cluster {{ name: peers, listen: 127.0.0.1:{route}, routes: [{routes}] }}
 
 
 class Nats:
-    """Publishes with an inbox of its own and counts the answers: the fastest way of its Python client."""
+    """Publishes with its own inbox and counts the answers: the fastest way of the Python client."""
 
     name = "NATS JetStream"
-    settings = "3 servers, replicas 3, file storage, sync_interval always; 4,096 on their way"
+    settings = "3 servers, replicas 3, file storage, sync_interval always; 4,096 pending"
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -60,7 +60,7 @@ class Nats:
         def connected() -> bool:
             try:
                 addresses = [f"nats://127.0.0.1:{port}" for port in clients]
-                # By itself it tries for minutes, whoever has ended meanwhile.
+                # Without this timeout the client retries for minutes, even if a server has ended.
                 connecting = nats.connect(addresses, error_cb=_unheard)
                 self._client = self._run(asyncio.wait_for(connecting, CONNECT_S))
             except (OSError, nats.errors.Error):
@@ -80,15 +80,15 @@ class Nats:
         until(has_stream, "JetStream", started)
 
     def version(self) -> str:
-        """Of the server."""
+        """Return the version of the server."""
         return str(self._client._server_info["version"])
 
     def one_outstanding(self, size: int, seconds: float) -> dict[str, float]:
-        """`JetStreamContext.publish`, one after the other."""
+        """Call `JetStreamContext.publish` one after the other."""
         return self._run(self._publish_one_by_one(size, seconds))
 
     def throughput(self, size: int, seconds: float) -> float:
-        """Publishes to the stream with a reply address; the acknowledgements are counted."""
+        """Publish to the stream with a reply address, and count the acknowledgements."""
         return self._run(self._publish_many(size, seconds))
 
     async def _publish_one_by_one(self, size: int, seconds: float) -> dict[str, float]:
@@ -142,4 +142,4 @@ class Nats:
 
 
 async def _unheard(error: Exception) -> None:
-    """While the servers start nobody wants each refused connection's traceback; what fails later raises."""
+    """Ignore errors of refused connections while the servers start. Later failures raise an error."""

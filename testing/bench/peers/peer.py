@@ -1,4 +1,4 @@
-"""What is asked of each system: three servers on this machine; records one at a time, and many."""
+"""The operations of each compared system: three servers on this machine, single records, and many records."""
 
 import os
 import shutil
@@ -15,35 +15,43 @@ READY_S = 60.0
 
 
 class NotHere(Exception):
-    """A program or a client library that this machine does not have; the text names it."""
+    """A program or a client library is missing on this machine. The text names it."""
 
 
 class Peer(Protocol):
-    """One system: three servers, three copies of each record, acknowledged when a majority has synced it."""
+    """One system: three servers and three copies of each record, acknowledged after a majority has synced
+    it."""
 
     name: str
     settings: str
-    """What was set for durability, in one line."""
+    """The durability settings in one line."""
 
     def start(self, directory: Path, servers: ExitStack) -> None:
-        """Start its servers, with their data in ``directory``; ``servers`` ends them. Raises `NotHere`."""
+        """Start the servers with their data in ``directory``.
+
+        Closing ``servers`` ends them. Raises `NotHere`.
+        """
         ...
 
     def version(self) -> str:
-        """Of the server."""
+        """Return the version of the server."""
         ...
 
     def one_outstanding(self, size: int, seconds: float) -> dict[str, float]:
-        """Records of ``size`` bytes, one after the other: p50, p99, p999 in ms until acknowledged."""
+        """Write records of ``size`` bytes one after the other.
+
+        Returns:
+            p50, p99 and p999 until the acknowledgement, in milliseconds.
+        """
         ...
 
     def throughput(self, size: int, seconds: float) -> float:
-        """Records a second that were acknowledged, with as many on their way as suits it."""
+        """Return the acknowledged records per second, with as many pending as are best for the system."""
         ...
 
 
 def program(*names: str) -> str:
-    """The path of the first of these programs that is here. Raises `NotHere`."""
+    """Return the path of the first of these programs that is installed. Raises `NotHere`."""
     for name in names:
         path = shutil.which(name)
         if path:
@@ -52,22 +60,22 @@ def program(*names: str) -> str:
 
 
 class PeerServer:
-    """A server that was started, and what it says."""
+    """A started server and its output."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self._process = process
         self._log = log
 
     def exit_reason(self) -> str:
-        """Its last words, where it has ended; "" while it runs."""
+        """Return the last line of output if the server has ended, otherwise ""."""
         if self._process.poll() is None:
             return ""
         log_lines = self._log.read_text(errors="replace").strip().splitlines()
-        return f"{self._log.stem} ended: {log_lines[-1] if log_lines else 'without a word'}"
+        return f"{self._log.stem} ended: {log_lines[-1] if log_lines else 'without output'}"
 
 
 def run_server(servers: ExitStack, command: Sequence[str], log: Path) -> PeerServer:
-    """Start a process that ends with ``servers``; what it says goes to ``log``."""
+    """Start a process that ends when ``servers`` is closed. Its output is written to ``log``."""
     with log.open("wb") as log_file:
         process = subprocess.Popen(command, stdout=log_file, stderr=log_file)
 
@@ -84,7 +92,7 @@ def run_server(servers: ExitStack, command: Sequence[str], log: Path) -> PeerSer
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on now."""
+    """Return loopback ports on which no process listens now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for bound_socket in sockets:
@@ -93,12 +101,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def payloads(size: int, count: int = 64) -> list[bytes]:
-    """Incompressible payloads, taken in turns."""
+    """Return incompressible payloads for use in rotation."""
     return [os.urandom(size) for _ in range(count)]
 
 
 def until(ready: Callable[[], bool], description: str, started: Sequence[PeerServer] = ()) -> None:
-    """Ask again and again until the answer is yes. Raises `NotHere` after a minute, or when a server ends."""
+    """Poll until ``ready`` returns True. Raises `NotHere` after a minute, or when a server ends."""
     end = time.monotonic() + READY_S
     while time.monotonic() < end:
         if ready():

@@ -14,20 +14,20 @@ from .peer import NotHere, free_ports, payloads, program, run_server, until
 COPY_ROWS = 1000
 PLACES = "/usr/lib/postgresql"
 ACCOUNT = "postgres"
-"""It does not run as root; where we do, it runs as this one."""
+"""The account under which PostgreSQL runs if this process runs as root, which PostgreSQL rejects."""
 
 
 class Postgresql:
-    """One synchronous standby of two beside the primary: two of three have synced what is committed."""
+    """A primary and two standbys, one of which must confirm. Two of three servers have synced each commit."""
 
     name = "PostgreSQL"
-    settings = "ANY 1 of 2 standbys, synchronous_commit on; COPY of 1,000 rows a commit"
+    settings = "ANY 1 of 2 standbys, synchronous_commit on; COPY of 1,000 rows per commit"
 
     def __init__(self) -> None:
         self._connection: Any = None
 
     def start(self, directory: Path, servers: ExitStack) -> None:
-        """Make a primary, copy it twice, start all three."""
+        """Create a primary, copy it twice, and start all three."""
         try:
             import psycopg
         except ImportError:
@@ -86,11 +86,11 @@ class Postgresql:
         return bool(cursor.fetchone()[0] == 2)
 
     def version(self) -> str:
-        """Of the server."""
+        """Return the version of the server."""
         return str(self._connection.execute("SHOW server_version").fetchone()[0])
 
     def one_outstanding(self, size: int, seconds: float) -> dict[str, float]:
-        """One INSERT a commit."""
+        """Commit one INSERT at a time."""
         histogram = Histogram()
         payload = payloads(size, 1)[0]
         with self._connection.cursor(binary=True) as cursor:
@@ -101,7 +101,7 @@ class Postgresql:
         return histogram.summary_ms()
 
     def throughput(self, size: int, seconds: float) -> float:
-        """COPY of 1,000 rows a commit."""
+        """Commit COPY statements of 1,000 rows."""
         prepared_payloads = payloads(size)
         count = 0
         start = time.perf_counter()

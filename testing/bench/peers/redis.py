@@ -14,7 +14,10 @@ WAIT_MS = 10_000
 
 
 class Redis:
-    """`WAIT` counts replicas that have written and, with this setting, synced; it is no consensus."""
+    """Redis with `WAIT`, which counts replicas that have written and, with this setting, synced.
+
+    It is no consensus.
+    """
 
     name = "Redis Streams"
     settings = "1 + 2 replicas, appendfsync always, WAIT 2; pipelines of 1,000"
@@ -23,7 +26,7 @@ class Redis:
         self._client: Any = None
 
     def start(self, directory: Path, servers: ExitStack) -> None:
-        """Start three servers; two follow the first."""
+        """Start a primary and two replicas."""
         try:
             import redis
         except ImportError:
@@ -51,11 +54,11 @@ class Redis:
             return False
 
     def version(self) -> str:
-        """Of the server."""
+        """Return the version of the server."""
         return str(self._client.info("server")["redis_version"])
 
     def one_outstanding(self, size: int, seconds: float) -> dict[str, float]:
-        """One XADD and its WAIT in one round trip."""
+        """Send one XADD with its WAIT in one round trip."""
         histogram = Histogram()
         prepared_payloads = payloads(size)
         end = time.perf_counter() + seconds
@@ -65,7 +68,7 @@ class Redis:
         return histogram.summary_ms()
 
     def throughput(self, size: int, seconds: float) -> float:
-        """Pipelines of XADD, each ended by a WAIT."""
+        """Send pipelines of XADD, each followed by a WAIT."""
         prepared_payloads = payloads(size)
         records = (prepared_payloads * (PIPELINE // len(prepared_payloads) + 1))[:PIPELINE]
         count = 0
@@ -74,7 +77,7 @@ class Redis:
             self._add_and_wait("many", records)
             count += len(records)
         rate = count / (time.perf_counter() - start)
-        self._client.delete("many")  # it is kept in memory
+        self._client.delete("many")  # because Redis keeps it in memory
         return rate
 
     def _add_and_wait(self, stream: str, records: list[bytes]) -> None:

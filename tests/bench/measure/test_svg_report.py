@@ -41,8 +41,8 @@ def test_a_run_is_drawn_with_its_seconds_and_its_latencies() -> None:
     root = ElementTree.fromstring(text)
     said = [one.text for one in root.iter(f"{SVG}text")]
     assert "a <run>" in said
-    assert "records a second" in said
-    assert "latency that so many did not exceed" in said
+    assert "records per second" in said
+    assert "latency percentiles" in said
     [rates] = [one.get("points", "") for one in root.iter(f"{SVG}polygon")]
     assert len(rates.split()) == 2 + 2 * 3
     [curve] = [one.get("points", "") for one in root.iter(f"{SVG}polyline")]
