@@ -22,16 +22,16 @@ PROGRAMS = sorted((ROOT / "examples/cookbook").glob("*.py"))
 
 SAYS = {
     "exactly_once": r"500 records, each once, after [1-9]\d* deaths\n",
-    "follow_changes": r"killed after 30 of 60 changes\nthe copy is whole; 6 changes came twice\n",
+    "follow_changes": r"killed after 30 of 60 changes\nthe copy is complete; 6 changes were repeated\n",
     "leader_election": (
         r"ann: I lead\ndid 'start' in term 1\nbob: ann leads\nbob: I lead\ndid 'stop' in term 2\n"
-        r"refused 'go on': of term 1, now is 2\nann: I lead no more\n"
+        r"refused 'go on' of term 1, the current term is 2\nann: I no longer lead\n"
     ),
     "state_machine": (
         r"\['', 'ann', 100\] done\n\['ann', 'bob', 30\] done\n\['bob', 'eve', 50\] bob has too little\n"
         r"\['ann', 'eve', 5\] done\n(5 \{'ann': 66, 'bob': 30, 'eve': 4\}\n){3}"
     ),
-    "work_queue": r"60 jobs are done, though one of 3 workers was killed\n",
+    "work_queue": r"60 jobs are done, although one of 3 workers was killed\n",
     "write_ahead": (
         r"started again: 10 keys, 100 changes replayed\nstarted again: 10 keys, 1 changes replayed\n"
     ),

@@ -1,8 +1,8 @@
-"""Log to log, exactly once, whatever dies.
+"""Copy a log to another one, exactly once, even if the copier is killed repeatedly.
 
-The target's txids are the source's sequence ids: the target says itself how far it got, in the same record as
-the data, and nothing has to be stored in two places at one moment. A named position of the source is a hint
-where to begin to look, and may lag. The copier is killed here again and again, with records under way.
+The transaction IDs of the target are the sequence IDs of the source. A target record thus contains data and
+progress, and nothing must be stored in two places at once. A named position of the source is only a hint
+where to start, and may lag. This program kills the copier several times with pending records.
 
 python examples/cookbook/exactly_once.py [distributedlog://HOST:PORT/NAMESPACE]
 """
@@ -19,30 +19,34 @@ HINT_EACH = 50
 
 
 def copy(source: Log, target: Log, dies_after: int | None = None) -> int:
-    """Copy what is not there yet; after ``dies_after`` records the process is killed. How many were taken."""
-    writer = target.open_writer(
-        takeover=True
-    )  # what an earlier copier had under way is there now, or never
+    """Copy the missing records.
+
+    Args:
+        dies_after: Simulate a kill after this number of records.
+    Returns:
+        The number of records that were read and submitted.
+    """
+    writer = target.open_writer(takeover=True)  # recovers the pending records of an earlier copier
     done = writer.last_txid
     taken = 0
     with source.open_reader(position=source.positions.proven("copier"), to="end") as reader:
         for record in reader:
             if record.sequence_id <= done:
-                continue  # the hint lags
+                continue  # copied already, because the hint lags
             writer.submit(LogRecord(record.sequence_id, record.payload.upper()))
             taken += 1
             if taken == dies_after:
-                writer.abort()  # nothing is flushed; of what is under way nobody knows what is stored
+                writer.abort()  # flushes nothing; pending records may be stored or not
                 return taken
             if taken % HINT_EACH == 0 and reader.position is not None:
-                writer.commit()  # the hint must not be ahead of what is stored
+                writer.commit()  # the hint must not be ahead of the stored records
                 source.positions.advance("copier", reader.position)
     writer.close()
     return taken
 
 
 def run(uri: str) -> None:
-    """500 records, and a copier that dies until it is through."""
+    """Write 500 records and copy them with a copier that is killed and restarted until it finishes."""
     name = token_hex(3)
     chance = Random(1)
     with open_namespace(uri) as namespace:

@@ -1,8 +1,9 @@
-"""A change feed: what happens to a table goes into a log, and others keep copies of it up to date.
+"""A change feed: the changes of a table are written to a log, from which consumers update their copies.
 
-The record's txid is the row's version, so a consumer that sees one twice knows it. A consumer stores its
-position by a name after what it did: at least once, and with versions exactly once. It is killed in the
-middle here and goes on where it had stored that it was.
+The transaction ID of a record is the version of the row, so a consumer recognizes a repeated change. A
+consumer stores its named position after it has applied the changes. Each change is therefore delivered at
+least once, and applied exactly once because of its version. This program kills the consumer, which then
+continues at its stored position.
 
 python examples/cookbook/follow_changes.py [distributedlog://HOST:PORT/NAMESPACE]
 """
@@ -19,14 +20,14 @@ STORED_EACH = 8
 
 
 class Copy:
-    """A table that follows the feed; it outlives its consumer, as a database does."""
+    """A table that is updated from the feed. It outlives its consumer, as a database does."""
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[int, str]] = {}
         self.seen_twice = 0
 
     def apply(self, version: int, key: str, value: str | None) -> None:
-        """Versions ascend: an older one than the row's was applied before."""
+        """Apply a change, unless the row has this version or a newer one: it was then applied before."""
         if self.rows.get(key, (-1, ""))[0] >= version:
             self.seen_twice += 1
         else:
@@ -34,7 +35,7 @@ class Copy:
 
 
 def consume(log: Log, name: str, copy: Copy, changes: int) -> None:
-    """Follow the feed from where ``name`` stands; after so many changes the process is killed."""
+    """Follow the feed from the named position ``name``, and simulate a kill after this number of changes."""
     with log.open_reader(position=log.positions.proven(name)) as reader:
         for taken in range(1, changes + 1):
             record = reader.read_next(wait_s=10)
@@ -47,7 +48,7 @@ def consume(log: Log, name: str, copy: Copy, changes: int) -> None:
 
 
 def run(uri: str) -> None:
-    """A producer, and a consumer that is killed after 30 changes."""
+    """Write changes, and consume them with a consumer that is killed after 30 changes."""
     with open_namespace(uri) as namespace:
         log = namespace.open_log(f"changes-{token_hex(3)}")
         truth: dict[str, tuple[int, str]] = {}
@@ -62,7 +63,7 @@ def run(uri: str) -> None:
         print(f"killed after 30 of {CHANGES} changes")
         consume(log, "copy", copy, CHANGES - 30 // STORED_EACH * STORED_EACH)
         assert copy.rows == truth
-        print(f"the copy is whole; {copy.seen_twice} changes came twice")
+        print(f"the copy is complete; {copy.seen_twice} changes were repeated")
 
 
 if __name__ == "__main__":

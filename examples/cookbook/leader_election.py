@@ -1,9 +1,9 @@
-"""Leader election: who can write the log leads.
+"""Leader election: the process that owns the log's writer is the leader.
 
-A candidate opens the log's writer; one gets it, the others are refused, which names the leader, and wait. The
-leader writes what it decides into the log: one that was paused and does not know that another leads now is
-fenced at its next word, by the bookies and not by a clock. The segment of a leader's first word ascends from
-leader to leader: what it commands elsewhere carries that number, and a smaller one is refused there.
+Each candidate opens the writer of a log. One of them succeeds. The others receive an error that names the
+leader, and can try again. The leader writes its decisions to the log. If it was paused and has been replaced,
+the bookies reject its next write, without any clock. The segment number of a leader's first record increases
+from leader to leader. Commands to other systems carry this number, and the receiver rejects a lower one.
 
 python examples/cookbook/leader_election.py [distributedlog://HOST:PORT/NAMESPACE]
 """
@@ -16,21 +16,21 @@ from distributedlog.blocking import Log, LogWriter, local_cluster, open_namespac
 
 
 class Machine:
-    """Something that leaders command: it obeys no leader of before."""
+    """A system that leaders command. It rejects commands of former leaders."""
 
     def __init__(self) -> None:
         self.term = 0
 
     def command(self, term: int, what: str) -> str:
-        """Do it, unless a later leader has been here."""
+        """Execute a command, unless a later leader has sent one before."""
         if term < self.term:
-            return f"refused {what!r}: of term {term}, now is {self.term}"
+            return f"refused {what!r} of term {term}, the current term is {self.term}"
         self.term = term
         return f"did {what!r} in term {term}"
 
 
 def campaign(log: Log, who: str) -> tuple[LogWriter, int] | None:
-    """Become the leader of a term, or be told who is."""
+    """Try to become the leader. Return the writer and the term, or None if another process leads."""
     try:
         writer = log.open_writer(wait_s=0)
     except OwnershipAcquireFailed as error:
@@ -42,7 +42,7 @@ def campaign(log: Log, who: str) -> tuple[LogWriter, int] | None:
 
 
 def run(uri: str) -> None:
-    """Two candidates; the first leader is paused for too long."""
+    """Run two candidates. The second one takes over from the first, which was paused for too long."""
     name = f"leader-{token_hex(3)}"
     machine = Machine()
     with (
@@ -55,7 +55,7 @@ def run(uri: str) -> None:
         print(machine.command(term, "start"))
         assert campaign(bob.open_log(name), "bob") is None
 
-        # Bob's operators have not heard of ann for long, and say that he leads: she may live.
+        # Bob's operators consider ann failed and make bob the leader, although ann may still run.
         with bob.open_log(name).open_writer(takeover=True) as second:
             next_term = second.write(b"bob leads").segment
             print("bob: I lead")
@@ -64,7 +64,7 @@ def run(uri: str) -> None:
             try:
                 first.write(b"ann decides")
             except WriterFenced:
-                print("ann: I lead no more")
+                print("ann: I no longer lead")
         first.abort()
         with bob.open_log(name).open_reader(to="end") as reader:
             assert [record.payload for record in reader] == [b"ann leads", b"bob leads"]

@@ -1,8 +1,8 @@
-"""A work queue: jobs in a log, handled by worker processes, one of which is killed in the middle of one.
+"""A work queue: jobs in a log, processed by worker processes, one of which is killed during a job.
 
-A worker claims a stretch of the log, does its jobs, makes what came of them durable and says that the stretch
-is done. What a dead worker had is given to another one: each job is done at least once. So what comes of it
-is written under the job's own name, its sequence id, and a repetition changes nothing.
+A worker claims a range of the log, processes its jobs, makes their results durable, and marks the claim as
+done. The claims of a killed worker are reassigned, so each job is processed at least once. Therefore each
+result is stored under the sequence ID of its job, and a repetition changes nothing.
 
 python examples/cookbook/work_queue.py [distributedlog://HOST:PORT/NAMESPACE]
 """
@@ -22,7 +22,7 @@ STRETCH_BYTES = 400
 
 
 def work(uri: str, name: str, number: int) -> None:
-    """A worker process: until all jobs are done. Number 0 is killed while it holds its first stretch."""
+    """Process jobs until all are done. Worker 0 kills itself while it holds its first claim."""
     with open_namespace(uri) as namespace:
         results = namespace.open_log(f"{name}/results/{number}")
         with (
@@ -33,30 +33,32 @@ def work(uri: str, name: str, number: int) -> None:
                 with (
                     claim,
                     claim.open_reader() as reader,
-                ):  # given back if an exception leaves the block
+                ):  # returned to the queue if an exception leaves the block
                     for columns in reader:
                         for job in columns.records():
                             square = int(job.payload) ** 2
                             writer.submit(LogRecord(0, b"%d %d" % (job.sequence_id, square)))
                             if number == 0:
                                 os.kill(os.getpid(), signal.SIGKILL)
-                    writer.commit()  # durable, and only then done
+                    writer.commit()  # the results must be durable before the claim is done
 
 
 def start(uri: str, name: str, number: int) -> subprocess.Popen[bytes]:
-    """A worker, as a process of its own."""
+    """Start a worker process."""
     return subprocess.Popen([sys.executable, __file__, uri, name, str(number)])
 
 
 def run(uri: str) -> None:
-    """The jobs, the workers, and what came of it."""
+    """Write the jobs, run the workers, and check the results."""
     name = f"work-{token_hex(3)}"
     with open_namespace(uri) as namespace:
         with namespace.open_log(f"{name}/jobs").open_writer() as writer:
             for job in range(JOBS):
                 writer.write(LogRecord(job, b"%d" % job))
-            writer.mark_end_of_stream()  # so that the workers come to an end
-        codes = [start(uri, name, 0).wait()]  # first, or the others might leave it nothing
+            writer.mark_end_of_stream()  # so that the workers end
+        codes = [
+            start(uri, name, 0).wait()
+        ]  # first, because the others could otherwise process all jobs
         workers = [start(uri, name, number) for number in range(1, WORKERS)]
         codes += [worker.wait() for worker in workers]
         assert codes == [-signal.SIGKILL] + [0] * (WORKERS - 1)
@@ -70,7 +72,7 @@ def run(uri: str) -> None:
         assert squares == {job: job**2 for job in range(JOBS)}
         queue = namespace.open_log(f"{name}/jobs").work_queues()["squares"]
         assert not queue.parked
-        print(f"{len(squares)} jobs are done, though one of {WORKERS} workers was killed")
+        print(f"{len(squares)} jobs are done, although one of {WORKERS} workers was killed")
 
 
 if __name__ == "__main__":
