@@ -1,7 +1,7 @@
 #!/usr/bin/env -S python3 -ISE
-"""The container's health check: asks the node in it, over ``dlog serve … --http``. Exit code 0 or 1.
+"""The health check of the container: queries its node over ``dlog serve … --http``. The exit code is 0 or 1.
 
-Standard library only and few imports of it: it runs every few seconds in every container.
+It uses only the standard library and few imports, because it runs every few seconds in every container.
 """
 
 import os
@@ -19,7 +19,10 @@ KINDS = {
 
 
 def place() -> str:
-    """Where this container's node answers: process 1 says what it is, its environment where."""
+    """Return the HTTP address of the node, or "".
+
+    Process 1 shows the kind of the node, and the environment has the address for this kind.
+    """
     with open("/proc/1/cmdline", "rb") as file:
         words = file.read().decode(errors="replace").split("\0")
     kind = next((kind for kind in KINDS if "serve" in words and kind in words), "")
@@ -27,11 +30,14 @@ def place() -> str:
 
 
 def connected(host: str, port: int) -> socket.socket:
-    """A connection to it: with TLS where a gateway was told so. That it is ours its own address says."""
+    """Connect to the node, with TLS if it is a gateway that uses it.
+
+    The certificate is not verified, because the address belongs to this container.
+    """
     sock = socket.create_connection((host, port), timeout=LIMIT_S)
     if "DLOG_SERVE_GATEWAY_TLS" not in os.environ:
         return sock
-    import ssl  # only there
+    import ssl  # imported only if needed
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -39,16 +45,16 @@ def connected(host: str, port: int) -> socket.socket:
 
 
 def main() -> int:
-    """Ask, print the node's answer (`docker inspect` shows it), say yes or no."""
+    """Query the node and print its answer (shown by `docker inspect`). Return the exit code."""
     where = place()
     if not where:
-        print("no node with --http in this container: nobody to ask")
+        print("no node with --http in this container")
         return 1
     host, _, port = where.rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
     try:
         with connected(host, int(port)) as sock:
-            # A gateway answers only to names that are its own, this machine's among them.
+            # A gateway accepts only its own host names, which include those of this machine.
             named = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             lines = ("GET /health HTTP/1.1", f"Host: {named}", "Connection: close", "", "")
             sock.sendall("\r\n".join(lines).encode())

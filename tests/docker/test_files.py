@@ -225,4 +225,4 @@ def test_the_health_check_says_no_where_no_node_is() -> None:
     )
 
     assert done.returncode == 1
-    assert b"nobody to ask" in done.stdout
+    assert b"no node with --http" in done.stdout
