@@ -15,38 +15,38 @@ KINDS = ("bookie", "metadata", "write-proxy", "read-proxy", "gateway")
 LINE_CHARS = 80
 """Of a file: as wide as the terminal in which it is opened."""
 PROXY_HEAD = """# A {kind}'s settings: dlog serve {kind} --config FILE
-# What is commented out has the value that stands there, or shows how it is
-# written. Sizes may be written "64MiB", times "10m".
+# Commented-out settings show their default value, or an example.
+# Sizes can be written as "64MiB", times as "10m".
 
 [{kind}]
 metadata = "h1:4181,h2:4181,h3:4181"
 listen = "0.0.0.0:{port}"
-tls = "/etc/dlog/tls"         # "dlog pki issue" makes it; or insecure = true:
-                              # whoever comes may do everything
+tls = "/etc/dlog/tls"         # from "dlog pki issue"; or insecure = true, which
+                              # gives all rights to every client
 # name = "{name}"
-# advertise = "h7:{port}"       # what others dial, if not what it listens on
+# advertise = "h7:{port}"       # address for other nodes, if not that of listen
 # http = "127.0.0.1:8480"     # GET /health
 # rack = "r1"
-# Options of its logs and of their ledgers may stand here, too: "dlog config
-# show log".
+# Options of logs and ledgers are also allowed here: see "dlog config show
+# log".
 """
 FILE_HEADERS = {
     "bookie": """# A bookie's settings: dlog serve bookie --config FILE
-# What is commented out has the value that stands there, or shows how it is
-# written. Sizes may be written "64MiB", times "10m".
+# Commented-out settings show their default value, or an example.
+# Sizes can be written as "64MiB", times as "10m".
 
 [bookie]
 metadata = "h1:4181,h2:4181,h3:4181"
 data = "/var/lib/dlog/bookie"
 listen = "0.0.0.0:4182"
-tls = "/etc/dlog/tls"         # "dlog pki issue" makes it; or insecure = true:
-                              # whoever comes may do everything
-# advertise = "h4:4182"       # what others dial, if not what it listens on
+tls = "/etc/dlog/tls"         # from "dlog pki issue"; or insecure = true, which
+                              # gives all rights to every client
+# advertise = "h4:4182"       # address for other nodes, if not that of listen
 # index-dir = "/fast/index"   # default: in data
 # http = "127.0.0.1:8480"     # GET /health
 # rack = "r1"
-# label = ["zone=z1"]         # where else it stands; host is this machine
-                              # unless it is said
+# label = ["zone=z1"]         # further placement labels; host is this
+                              # machine unless it is given
 """,
     "metadata": """# A metadata node's settings: dlog serve metadata --config FILE
 
@@ -55,24 +55,24 @@ name = "m1"
 metadata = "m1=h1:4181,m2=h2:4181,m3=h3:4181"
 data = "/var/lib/dlog/metadata"
 # listen = "0.0.0.0:4181"     # default: this node's address in metadata
-tls = "/etc/dlog/tls"         # "dlog pki issue" makes it; or insecure = true:
-                              # whoever comes may do everything
+tls = "/etc/dlog/tls"         # from "dlog pki issue"; or insecure = true, which
+                              # gives all rights to every client
 # http = "127.0.0.1:8480"     # GET /health
 """,
     "write-proxy": PROXY_HEAD.format(kind="write-proxy", port=4183, name="w1"),
     "read-proxy": PROXY_HEAD.format(kind="read-proxy", port=4184, name="r1"),
     "gateway": """# A gateway's settings: dlog serve gateway --config FILE
-# What is commented out has the value that stands there, or shows how it is
-# written. Sizes may be written "64MiB", times "10m".
+# Commented-out settings show their default value, or an example.
+# Sizes can be written as "64MiB", times as "10m".
 
 [gateway]
 uri = "distributedlog+proxy://h7:4183,h8:4184/ns"
 # listen = "127.0.0.1:8491"
-# allow-host = ["logs.example.org"]   # names that it is reached by, if not by
-                                      # this machine alone
-# token-file = "/etc/dlog/token"      # only who sends it is answered
-# users = true                        # what is asked is done as the user
-                                      # whose token is sent
+# allow-host = ["logs.example.org"]   # its host names, if other machines use
+                                      # it
+# token-file = "/etc/dlog/token"      # clients must send this token
+# users = true                        # a request has the rights of the user
+                                      # whose token it carries
 # tls = "/etc/dlog/https"             # cert.pem and key.pem of the listener
 """,
 }
