@@ -42,8 +42,7 @@ FILLERS = 4
 """Concurrent puts that fill the log."""
 LOOK_S = 0.01
 AFTER_S = 0.1
-"""How long a snapshot affects changes after its end, at most: a new log begins, and older files are
-deleted."""
+"""How long a snapshot affects changes after its end: a new log begins, and older files are deleted."""
 
 
 class Snapshots:

@@ -68,8 +68,7 @@ class Used:
         return {"client": process_time(), **seconds_by_kind}
 
     def per_record(self, records: int) -> Result:
-        """Return the CPU time in microseconds per record, by kind, and the CPU share of other processes in
-        percent."""
+        """Return the CPU time per record by kind (µs), and the CPU share of other processes (percent)."""
         current = self._read_seconds()
         cpu_us = {
             kind: round((current[kind] - self._started[kind]) / max(1, records) * 1e6, 2)

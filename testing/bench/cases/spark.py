@@ -34,8 +34,7 @@ from ..measure.bench_plan import parser_of, run
 
 TURNS = 5
 READ_TURNS_BEFORE, WRITE_TURNS_BEFORE = 6, 3
-"""Turns that do not count, after which the JVM has compiled the code. Writes use three times their bytes of
-disk."""
+"""Turns that do not count, until the JVM has compiled the code. A written byte needs three on disk."""
 KINDS = ("JVM", "Spark's Python", "nodes", "this process")
 MIB = 1024 * 1024
 BATCH_BYTES = 2 * MIB

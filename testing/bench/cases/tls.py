@@ -28,8 +28,7 @@ ROUNDS = 3
 
 
 def main() -> None:
-    """Print one line per message size: CPU seconds per GB, plain and with TLS, and the additional time per
-    message."""
+    """Print one line per message size: CPU seconds per GB with and without TLS, and the added time."""
     parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--mib", type=int, default=256, help="sent per size and round")

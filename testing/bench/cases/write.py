@@ -23,8 +23,7 @@ from ..measure.histogram import Histogram, per_second
 from ..measure.machine_info import OthersCpu
 
 SAMPLE = 256
-"""At full speed, one of this many records is timed. With 32, timing was 3 % of the cost of a 100-byte
-record."""
+"""At full speed, one of this many records is timed. With 32, timing used 3 % of a 100-byte record's time."""
 TIMED_RATE_MAX = 5_000
 TICK_S = 0.001
 """Interval of checks for due records at high rates. Waking up per record would be most of its cost."""
@@ -275,8 +274,7 @@ async def open_loop(
     histogram: Histogram | None,
     call: str,
 ) -> int:
-    """Write ``rate`` records per second in total, whatever the latency, which counts from the intended
-    time."""
+    """Write ``rate`` records per second in total. Latency counts from the intended time."""
     sample_every = max(1, int(rate / TIMED_RATE_MAX))
     idle_s = TICK_S if rate * TICK_S > 1 else 0.0
     total = records or int(rate * seconds)

@@ -27,8 +27,7 @@ WIDTH_MAX = 100
 DELETE_S = 15.0
 """Timeout for deleting the logs of a run. An interrupted writer may keep its log for a second."""
 PAYLOADS = 4096
-"""Number of different payloads. An entry has fewer records, so that a codec finds no repetition within
-one."""
+"""Number of different payloads: more than the records of an entry, so that none repeats within one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,7 @@ class Histogram:
         }
 
     def curve_ms(self) -> list[list[float]]:
-        """Return points (percent, milliseconds) for a chart, denser at high percentiles; [] if there are no
-        values."""
+        """Return chart points (percent, milliseconds), denser at high percentiles; [] without values."""
         if not self.count:
             return []
         return [[percent, round(self.percentile_s(percent) * 1e3, 4)] for percent in _CURVE]

@@ -19,8 +19,7 @@ class NotHere(Exception):
 
 
 class Peer(Protocol):
-    """One system: three servers and three copies of each record, acknowledged after a majority has synced
-    it."""
+    """One system: three servers and copies of each record, acknowledged after a majority has synced it."""
 
     name: str
     settings: str

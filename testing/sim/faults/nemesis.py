@@ -199,8 +199,7 @@ class Nemesis:
         self.cut(rng, list(dict.fromkeys(pairs)))
 
     def _cut_off(self, rng: Random) -> None:
-        """Cut a writer off from all bookies, but not from the metadata nodes: its pending adds stay
-        unanswered."""
+        """Cut a writer off from all bookies, but not from the metadata nodes, so that adds stay pending."""
         writer = rng.choice(self._writers)
         pairs = [(writer, bookie) for bookie in self.cluster.bookies]
         if rng.random() < 0.7:
@@ -263,8 +262,7 @@ class Nemesis:
         self.restart_later(rng, [self.lossy_bookie])
 
     def _damage_index(self, rng: Random) -> None:
-        """Damage the index so that the next start detects it: either its checksums or the age of its pairs
-        differ."""
+        """Damage the index: the next start finds wrong checksums, or pairs of different ages."""
         if self._is_wiped:
             return
         host = self.cluster.machines[self.lossy_bookie]

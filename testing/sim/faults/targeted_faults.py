@@ -181,8 +181,7 @@ class TargetedFaults:
             self._nemesis.restart_later(self._rng, [name])
 
     def _lose_answers(self, actor: str, peer: str) -> None:
-        """Cut the directions of the answers, so that the request is executed and the actor receives no
-        answer."""
+        """Cut the directions of the answers: the request is executed, and the actor receives no answer."""
         pairs = [(name, actor) for name in self._possible_answerers(peer) if name != actor]
         self._nemesis.cut(self._rng, pairs, mended_after_s=self._rng.choice((0.3, 2.0, 5.0, 12.0)))
 

@@ -131,8 +131,7 @@ class BookieWorld:
         """Whether synced data was destroyed. The bookie may then report entries as unknown."""
         self.attested_sequence = 0
         self.is_index_damaged = False
-        """Whether the index was damaged. Ledgers of which only the index has information may then be in
-        limbo."""
+        """Whether the index was damaged. Ledgers that are only in the index may then be in limbo."""
         self.deletion_s = self.simulation.chance("deletions").choice((0.0, 0.2, 1.0))
         """Mean seconds between two deletions; 0 for none."""
         self.crash_on_start_chance = self.simulation.chance("starts").choice((0.0, 0.0, 0.5))
@@ -365,8 +364,7 @@ class BookieWorld:
         return rng.choice(fenced) if fenced and rng.random() < 0.2 else None
 
     async def _write_to(self, bookie: BookieClient, ledger: _Ledger, rng: Random) -> None:
-        """Write with a new stream: resend from an entry below the acknowledged ones (H10), then send new
-        entries."""
+        """Write with a new stream: first resend some acknowledged entries (H10), then send new ones."""
         is_recovery = rng.random() < 0.1
         start = max(0, ledger.acked_entries - rng.randrange(0, 4))
         errors: list[DistributedLogError] = []
@@ -436,8 +434,7 @@ class BookieWorld:
     # --- the end ----------------------------------------------------------------------------------
 
     async def _read_back(self, host: Host) -> None:
-        """Check that all acknowledged entries are readable and unchanged, or unknown if data was
-        destroyed."""
+        """Check that all acknowledged entries are readable and unchanged, or unknown after destruction."""
         next_by_ledger: dict[int, int] = {}
         async with trio.open_nursery() as nursery:
             while True:

@@ -16,8 +16,7 @@ from .ledger_oracles import LedgerOracles
 
 
 class SimWriter:
-    """Drives `PendingAdds` and `EnsembleChange` as `ledger/write/ledger_writer.py` does, but without
-    tasks."""
+    """Drives `PendingAdds` and `EnsembleChange` without the tasks of `ledger/write/ledger_writer.py`."""
 
     def __init__(self, net: LedgerNet, oracles: LedgerOracles, entries_max: int) -> None:
         self.net = net

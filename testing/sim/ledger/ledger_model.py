@@ -84,8 +84,7 @@ class ModelBookie:
             ledger.lac = max(ledger.lac, lac)
 
     def fence(self, ledger_id: int, key: bytes) -> tuple[int, int, bool]:
-        """Fence the ledger and return its LAC, its last entry, and whether its entries are known (no limbo
-        state)."""
+        """Fence the ledger. Return its LAC, its last entry, and whether its entries are known (no limbo)."""
         ledger = self.ledger(ledger_id, key)
         ledger.fenced = True
         return ledger.lac, max(ledger.entries, default=-1), not ledger.limbo

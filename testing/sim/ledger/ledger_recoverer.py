@@ -1,5 +1,4 @@
-"""A client of the ledger world that recovers the ledger: drives `LedgerRecovery`, sometimes dies, and
-retries."""
+"""A client of the ledger world that recovers the ledger, sometimes dies, and retries."""
 
 from collections.abc import Callable
 from functools import partial

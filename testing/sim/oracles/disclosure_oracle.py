@@ -160,8 +160,7 @@ class DisclosureOracle(ConnectionOracle):
             )
 
     def _check_error_text(self, connection: ObservedConnection, request: Asked, text: str) -> None:
-        """Check that an error text names only logs that the client may see or has named in its request
-        (H234)."""
+        """Check that an error names only logs that the client may see or has named itself (H234)."""
         for namespace, name in self._reference.all_paths():
             if name.encode() in request.body or not re.search(rf"\b{re.escape(name)}\b", text):
                 continue

@@ -65,8 +65,7 @@ class TokenEnds(ConnectionOracle):
         self._clocks: dict[str, list[_Clock]] = {}
         """The clock of each process life of a node, the present one last."""
         self.accepted_proofs = self.expired_proofs = self.answered_requests = 0
-        """Numbers of accepted proofs, of proofs rejected because they had ended, and of answers to checked
-        clients."""
+        """Numbers of accepted proofs, of proofs rejected as ended, and of answers to checked clients."""
 
     def on_clock(self, node: str, offset_ms: int) -> None:
         """Record that a node has started with a wall clock that is wrong by ``offset_ms``."""
@@ -76,8 +75,7 @@ class TokenEnds(ConnectionOracle):
         clocks.append(_Clock(self._now(), offset_ms / 1000))
 
     def _deciding_clocks(self, connection: ObservedConnection) -> list[_Clock]:
-        """Return the clocks that may have decided how long the client's proof lasts, or none if it never
-        ends."""
+        """Return the clocks that may decide how long the client's proof lasts, or none if it never ends."""
         if not connection.ends_s:
             return []
         if connection.node[0] not in PROXIES:
@@ -124,8 +122,7 @@ class TokenEnds(ConnectionOracle):
             )
 
     def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
-        """Check that requests are not answered after the end or the revocation of the proof; see
-        `ConnectionOracle`."""
+        """Check that no request is answered after the end or the revocation of the client's proof."""
         request, op, status = answer.request, answer.op, answer.status
         if not connection.ends_s or op != Op.REPLY or request is None or status:
             return

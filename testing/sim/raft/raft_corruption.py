@@ -93,8 +93,7 @@ class RottingWorld(RaftWorld):
             super().wipe(node)
 
     def change_random_member(self) -> None:
-        """Change a member, unless some node has lost data: with two voters, both are needed for its
-        recovery."""
+        """Change a member, unless some node has lost data: of two voters, its recovery would need both."""
         if not self.has_lost_data:
             super().change_random_member()
 
@@ -117,8 +116,7 @@ class RottingWorld(RaftWorld):
     def _may_corrupt_too(
         self, node: RaftNode, recovery_floor: RaftEntryId, corrupt_nodes: list[RaftNode]
     ) -> bool:
-        """Return whether an intact node has all entries that the corrupt ones ever had, and members are
-        constant."""
+        """Return whether members are constant and an intact node has all entries of the corrupt ones."""
         if (
             len(self.nodes) > len(self.initial_configuration.voters)
             or "members" in self.faults.kinds

@@ -136,8 +136,7 @@ class OlderMajorityWorld(RaftWorld):
         return [entry for entry in self.lost_entries if not disk.has(entry.index, entry.term)]
 
     def run(self) -> None:
-        """Run commands, copy the disks and run more commands; then start the copies, and finally the other
-        node."""
+        """Run commands, copy the disks, run more commands, start the copies, and finally the other node."""
         for node in self.nodes.values():
             self.start(node)
         self.schedule(0.3, self.clients.send_requests)

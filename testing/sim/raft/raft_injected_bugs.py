@@ -128,8 +128,7 @@ class ReadsByLease(LeaderState):
 
 
 class ReadsBeforeNoop(LeaderState):
-    """A new leader serves reads before its no-op entry proves what its predecessors committed (thesis
-    6.4)."""
+    """A new leader serves reads before its no-op proves what its predecessors committed (thesis 6.4)."""
 
     def start_heartbeat_round(self) -> None:
         """Do not wait for the no-op."""
@@ -160,8 +159,7 @@ class HeartbeatCommitsAll(Raft):
 
 
 class CommitsBeyondMessage(Raft):
-    """A follower applies the leader's commit index to entries that this append did not verify (paper, figure
-    2)."""
+    """A follower applies the leader's commit index to entries that the append did not verify (figure 2)."""
 
     def _on_append(self, message: AppendRequest, now: float) -> None:
         super()._on_append(message, now)
@@ -180,8 +178,7 @@ class SkipsPrevCheck(Raft):
 
 
 class TruncatesAlways(Raft):
-    """Drops all entries after ``prev_index`` even if they are equal, so that an old append removes newer
-    ones."""
+    """Drops all entries after ``prev_index`` even if they are equal: an old append removes newer ones."""
 
     def _on_append(self, message: AppendRequest, now: float) -> None:
         fits = self.log.term_at(message.prev_index) == message.prev_term

@@ -30,8 +30,7 @@ from .raft_oracles import Broken, RaftOracles
 LIVENESS_S = 6.0
 """Virtual seconds after the faults within which a cluster must serve writes and reads everywhere."""
 MESSAGES_MAX = 60_000
-"""Limit of messages in one world. Its clock jumps, so a message storm would not appear as slowness (H43
-f)."""
+"""Limit of messages per world, because a message storm does not slow a clock that jumps (H43 f)."""
 LOOK_S = 0.15
 """Interval between two checks of the operator."""
 VOTERS_MAX = 5
@@ -111,7 +110,7 @@ class RaftWorld:
         self.heal()
         target = self.clients.command_count
         if not self.run_until(self.now + LIVENESS_S, lambda: self._is_serving(target)):
-            raise Broken(f"liveness: not serving {LIVENESS_S} s after healing: {self.describe()}")
+            raise Broken(f"liveness: not serving {LIVENESS_S} s after healing ({self.describe()})")
 
     def describe(self) -> str:
         """Return each node's role and progress, for the message of a failure."""
@@ -253,7 +252,7 @@ class RaftWorld:
 
         Worlds in which a majority loses data override this.
         """
-        raise Broken(f"M2: {node} must end: {divergence}")
+        raise Broken(f"M2: {node} must end ({divergence})")
 
     def execute_ready(self, node: RaftNode, core: Raft, ready: Ready) -> None:
         """Execute a `Ready` in the required order."""
@@ -459,7 +458,7 @@ class RaftNetwork:
         self.message_count += 1
         if self.message_count > MESSAGES_MAX:
             raise Broken(
-                f"storm: {MESSAGES_MAX} messages by {self.world.now:.1f} s, the last: {message}"
+                f"storm: {MESSAGES_MAX} messages by {self.world.now:.1f} s, the last is {message}"
             )
         faults = self.world.faults
         if (node.node_id, receiver) in self.cut_pairs:
@@ -653,15 +652,13 @@ class RaftOperator:
     # --- limits -----------------------------------------------------------------------------------
 
     def has_majority(self, configuration: Configuration, lost_nodes: str = "") -> bool:
-        """Return whether a majority of these voters is available without ``lost_nodes``, the ID of one
-        node."""
+        """Return whether a majority of these voters is available without the node ``lost_nodes``."""
         voters = configuration.voters
         remaining = [v for v in voters if v != lost_nodes and not self.world.nodes[v].gone]
         return bool(voters) and len(remaining) >= majority(len(voters))
 
     def keeps_majority_without(self, node_id: str) -> bool:
-        """Return whether each possible configuration still has an available majority without this node's
-        disk."""
+        """Return whether each possible configuration keeps an available majority without this node."""
         committed = self.world.oracles.last_committed
         for node in self.world.nodes.values():
             log = node.disk.log() if node.core is None else node.core.log

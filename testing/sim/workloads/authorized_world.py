@@ -210,8 +210,7 @@ class TrustedRun(LogRun):
         self._granted_at_revision = 0
         """The revision of the last grant to the ex-writer."""
         self._revocation_near_until = 0.0
-        """Until this time a revocation of the ex-writer's rights is near, so it sends as many changes as
-        possible."""
+        """Until this time, the ex-writer sends many changes, because its rights are revoked about now."""
 
     def _make_oracles(self) -> None:
         """Create the oracles of the run and connect them to the observed connections."""
@@ -745,8 +744,7 @@ class TrustedRun(LogRun):
         return chosen, "read"
 
     def _missing_entries(self, stolen: Loot, machine: str) -> list[int]:
-        """Return entries of a ledger that a bookie lacks, where a planted entry conflicts with none
-        (H231)."""
+        """Return entries that a bookie lacks, so that a planted entry conflicts with none (H231)."""
         if stolen.kind is not CapabilityKind.RECOVER:
             return []
         holders = self.cluster.oracles.bookies.holders
@@ -787,8 +785,7 @@ class TrustedRun(LogRun):
                     await self._attack_by_read(namespace, host.random)
 
     async def _present_old_credentials(self, host: Host, rng: Random) -> None:
-        """Connect with an old token, or with a session credential that it obtained, and keep the connection
-        in use."""
+        """Connect with an old token or session credential, and keep the connection in use."""
         endpoint = Endpoint(host, lambda: Hello("", kind="client"))
         while True:
             await trio.sleep(rng.expovariate(2.0))
@@ -928,8 +925,7 @@ class TrustedRun(LogRun):
         return "none" if known_bookies is None else known_bookies.bookies[0]
 
     async def _attack_by_admin_request(self, namespace: Namespace, rng: Random) -> None:
-        """Try to form a cluster, back this one up, or get a bookie's keys, another user's token or new
-        secrets."""
+        """Try to form a cluster, back this one up, get other keys or tokens, or rotate secrets."""
         op, body = rng.choice(
             (
                 (Op.META_FORM, b""),

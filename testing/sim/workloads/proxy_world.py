@@ -240,8 +240,7 @@ class ProxiedRun(SeedRun):
         return [way for proxy in proxies for way in ((proxy, client), (client, proxy))]
 
     def _observation_patches(self) -> list[Patch]:
-        """Return patches that observe which names a log has, and when a record of a named producer is
-        stored."""
+        """Return patches that observe which names a log has, and when a named producer's record is stored."""
         begin, answer = ProducerStateManager.open, ProduceSession._on_ack
 
         def begun(producers: ProducerStateManager, name: str) -> tuple[int, EntryBatch]:
@@ -353,8 +352,7 @@ class ProxiedRun(SeedRun):
             await self._check_truncated(namespace, through)
 
     async def _work_and_read(self, namespace: Namespace, through: Namespace, rng: Random) -> None:
-        """Write through proxies, wait until all readers have caught up, and read the whole log in several
-        ways."""
+        """Write through proxies, wait for all readers, and read the whole log in several ways."""
         machines, clients, crowd_records = self.cluster.machines, self.cluster.clients, self.crowd
         machines[clients[3]].kill()
         self._start_drained()

@@ -320,8 +320,8 @@ class LogRun(SeedRun):
         if repair_timeout.cancelled_caught:
             raise Violation(
                 f"L8: {len(self._missing_copies)} copies are missing or share a rack {COPIES_S:g} s after "
-                "healing:"
-                f" {self._missing_copies[:5]}"
+                "healing,"
+                f" for example {self._missing_copies[:5]}"
             )
         for log, history in self.histories.items():
             self.simulation.note("final", log, len(self._final_records[log]), history.acked_count)

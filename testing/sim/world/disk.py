@@ -153,11 +153,9 @@ class StoredMap:
         """Opening the map raises `CorruptData`."""
         self.commits = 0
         self.older_values: dict[bytes, bytes] = {}
-        """Earlier content for `SimDisk.age_map`, replaced before the first, second, fourth, eighth …
-        commit."""
+        """Earlier content for `SimDisk.age_map`, replaced before the commits 1, 2, 4, 8 and so on."""
         self.committing: list[tuple[Pairs, list[bytes], Summary | None]] = []
-        """Transactions whose sync runs. After a power cut or a kill, each is stored completely or not at
-        all."""
+        """Transactions whose sync runs. A power cut or a kill stores each completely or not at all."""
 
     def commit(self, puts: Pairs, deletes: list[bytes], summary: Summary | None = None) -> None:
         """Apply the deletes, then the puts.
@@ -206,8 +204,7 @@ class DiskWatcher(Protocol):
         ...
 
     def on_change_started(self, disk: "SimDisk", change: str, name: str) -> None:
-        """A file is about to be created, renamed (``name`` is the new name) or deleted, or a map to be
-        changed."""
+        """A file is about to be created, renamed to ``name`` or deleted, or a map to be changed."""
         ...
 
 

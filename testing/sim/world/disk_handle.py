@@ -253,8 +253,7 @@ class SimFile:
         return self._content.read(offset, length)
 
     def read_if_cached(self, offset: int, length: int) -> bytes | None:
-        """Read like `read_at`, or return None if the range is not cached, with probability
-        ``cold_chance``."""
+        """Read like `read_at`, or return None with probability ``cold_chance``, as if not cached."""
         self._check()
         cold = self._disk.faults.cold_chance
         if cold and self._disk.chance.random() < cold:

@@ -35,8 +35,7 @@ class MachineState:
         self._crash_power = False
 
     def crash_after(self, steps: int, *, power: bool) -> None:
-        """Crash at the ``steps``-th disk or network step from now: 1 is the next step, 0 clears the crash
-        point."""
+        """Crash at the ``steps``-th disk or network step from now (1 is the next one, 0 means never)."""
         self._crash_in, self._crash_power = steps, power
 
     def step(self, operation: str) -> None:

@@ -1,5 +1,4 @@
-"""Connect the oracles of `testing/verify` to the network, the disks and the nodes' state machines of a
-run."""
+"""Connect the oracles of `testing/verify` to the network, the disks and the state machines of a run."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

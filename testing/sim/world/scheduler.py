@@ -249,8 +249,7 @@ class Simulation:
             raise Deadlock("a task ignores its cancellation and waits for no event")
 
     def count_steps(self, tasks: "deque[Any]") -> None:
-        """Count the task steps of a batch of runnable tasks, and fail the run if there are too many per
-        second."""
+        """Count the steps of a batch of runnable tasks, and fail the run if there are too many per second."""
         count = len(tasks)
         self.steps += count
         self._second_steps += count

@@ -85,8 +85,7 @@ class Shape:
 
 
 class SimCluster:
-    """The machines of one run by name: ``m1`` …, ``b1`` …, ``c1`` …, proxies ``w1`` …, ``r1`` …, others
-    ``x1`` …"""
+    """The machines of one run by name: ``m1``, ``b1``, ``c1``, proxies ``w1`` and ``r1``, others ``x1``."""
 
     def __init__(
         self,
