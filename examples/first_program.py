@@ -1,4 +1,4 @@
-"""The first program of the README: a cluster, a log, a record; as it stands."""
+"""The first program of the README: start a cluster, write a record to a log and read it."""
 
 from distributedlog import LogRecord
 from distributedlog.blocking import local_cluster, open_namespace
@@ -10,8 +10,8 @@ if __name__ == "__main__":
         with orders.open_writer() as writer:
             dlsn = writer.write(
                 LogRecord(txid=1, payload=b"first")
-            )  # durable; `submit` waits for room only
-            writer.commit()  # all written before is readable, too
+            )  # durable; `submit` would wait only for buffer space
+            writer.commit()  # now all earlier records are readable, too
         print(dlsn)
         with orders.open_reader() as reader:  # from the beginning
             record = reader.read_next()

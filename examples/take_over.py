@@ -1,4 +1,4 @@
-"""Two writers on one log: the second is refused, then takes over, and the first is fenced.
+"""Two writers of one log: the second one is rejected, then takes over, and the first one is fenced.
 
 python examples/take_over.py [distributedlog://HOST:PORT/NAMESPACE]
 """
@@ -18,7 +18,7 @@ from distributedlog import (
 
 
 async def run(uri: str) -> None:
-    """Two namespaces stand for two processes."""
+    """Run two writers. Their namespaces stand for two processes."""
     shared = f"shared-{token_hex(4)}"
     async with (
         open_namespace(uri, config={"owner": "writer A"}) as one,
@@ -43,7 +43,7 @@ async def run(uri: str) -> None:
 
 
 async def main() -> None:
-    """On the cluster that is named, or on one of its own."""
+    """Run on the cluster of the command line, or on a new one."""
     if len(sys.argv) > 1:
         await run(sys.argv[1])
     else:

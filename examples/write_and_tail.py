@@ -1,4 +1,4 @@
-"""A writer and a tailing reader of one log, in trio, on a cluster of its own or at a URI.
+"""A writer and a tailing reader of one log with Trio, on a new cluster or on the one of a URI.
 
 python examples/write_and_tail.py [distributedlog://HOST:PORT/NAMESPACE]
 """
@@ -14,7 +14,7 @@ RECORDS = 20
 
 
 async def write(log: Log) -> None:
-    """One record every 50 ms; each is durable before the next is written."""
+    """Write one record every 50 ms. Each is durable before the next one is written."""
     async with log.open_writer() as writer:
         for number in range(RECORDS):
             sent = time.perf_counter()
@@ -24,7 +24,7 @@ async def write(log: Log) -> None:
 
 
 async def tail(log: Log, task_status: trio.TaskStatus[None]) -> None:
-    """Read what comes, as it comes."""
+    """Read new records as they arrive."""
     async with log.open_reader(at="latest") as reader:
         task_status.started()
         for _ in range(RECORDS):
@@ -35,7 +35,7 @@ async def tail(log: Log, task_status: trio.TaskStatus[None]) -> None:
 
 
 async def run(uri: str) -> None:
-    """Both at once."""
+    """Run the writer and the reader concurrently."""
     async with open_namespace(uri) as namespace:
         if not await namespace.log_exists("example"):
             await namespace.create_log("example")
@@ -46,7 +46,7 @@ async def run(uri: str) -> None:
 
 
 async def main() -> None:
-    """On the cluster that is named, or on one of its own."""
+    """Run on the cluster of the command line, or on a new one."""
     if len(sys.argv) > 1:
         await run(sys.argv[1])
     else:

@@ -1,15 +1,18 @@
-"""Audit logs: is everything there, once, in order, and as the metadata says? Exit code 1 where it is not.
+"""Audit logs: check that all records exist once, in order, and as the metadata states.
 
     python examples/spark/audit.py --uri URI --logs orders,payments --unique event_id --max-lag 1000000
 
-The metadata is asked first; then the same stretch of each log is read, however much is written meanwhile, and
-looked at with SQL:
+The program first reads the metadata. Then it reads the same range of each log, independent of later writes,
+and
+checks it with SQL:
 
-- sequence ids count all records, so a gap or a repetition shows in them, and the sum is known;
-- txids do not go back, within a segment and from one to the next;
-- each segment holds the records, txids and bytes that its metadata names;
-- a JSON field that should be unique (--unique) is;
-- how many records each subscriber has not read yet, and that no truncation took them from it.
+- Sequence IDs count all records, so they show gaps and repetitions, and the total is known.
+- Transaction IDs do not decrease, within a segment and across segments.
+- Each segment has the records, transaction IDs and bytes that its metadata states.
+- A JSON field that should be unique (--unique) is unique.
+- The number of unread records per subscriber, and whether a truncation deleted some of them.
+
+The exit code is 1 if a check fails.
 """
 
 import argparse
@@ -47,12 +50,12 @@ FROM {positions} AS at LEFT JOIN {records} AS r
 GROUP BY at.log, at.subscriber ORDER BY at.log, at.subscriber
 """
 RECORD_COLUMN_BYTES = 12
-"""What a record costs in an entry beside its payload."""
+"""Bytes of a record in an entry in addition to its payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One question about one log, and the answer."""
+    """One check of one log, and its result."""
 
     log: str
     question: str
@@ -71,13 +74,13 @@ def run(
     unique: str | None = None,
     max_lag: int | None = None,
 ) -> list[Finding]:
-    """Ask everything of every log."""
+    """Run all checks on all logs."""
     with open_namespace(uri) as namespace:
         known = {name: namespace.open_log(name).snapshot() for name in logs}
         positions = {name: namespace.open_log(name).positions.list() for name in logs}
 
     def records(columns: str) -> Any:
-        """The stretch that the metadata spoke of; only what is asked for is built."""
+        """Return the range of the metadata's snapshot. Only the requested columns are built."""
         reader = spark.read.format("distributedlog").schema(columns).option("logs", ",".join(logs))
         ends = {"startingPosition": "first_dlsn", "endingPosition": "end_dlsn"}
         for option, end in ends.items():
@@ -108,7 +111,7 @@ def run(
 
 
 def complete(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
-    """Every sequence id from the first to the end, once."""
+    """Check that each sequence ID from the first to the end exists once."""
     expected, wrong = snapshot.first_sequence_id, []
     for number, row in sorted(held.items()):
         if row.first_id != expected or row.breaks or row.last_id - row.first_id + 1 != row.records:
@@ -123,7 +126,7 @@ def complete(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
 
 
 def ordered(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
-    """No txid goes back."""
+    """Check that transaction IDs do not decrease."""
     greatest, wrong = -1, []
     for number, row in sorted(held.items()):
         if row.reply:
@@ -137,12 +140,12 @@ def ordered(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
 
 
 def as_told(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
-    """Each segment is what its metadata says."""
+    """Check that each segment matches its metadata."""
     told = {one.segment: one for one in snapshot.segments}
     wrong = [f"segment {number} is not in the metadata" for number in sorted(held.keys() - told)]
     for number, one in told.items():
         row = held.get(number)
-        # Of the first segment left a truncation may have taken a part; the metadata counts the whole.
+        # A truncation may have removed a part of the first segment; the metadata counts all of its records.
         cut = max(0, snapshot.first_sequence_id - one.start_sequence_id)
         records, expected = (row.records if row else 0), max(0, one.records - cut)
         if records != expected:
@@ -157,7 +160,7 @@ def as_told(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
 
 
 def in_detail(row: Any, one: SegmentInfo) -> list[str]:
-    """What is wrong with a whole segment, beside the number of its records."""
+    """Return the errors of a complete segment, except in its number of records."""
     wrong = []
     if not row.reply and (row.first_txid, row.last_txid) != (one.first_txid, one.last_txid):
         wrong.append(
@@ -177,7 +180,7 @@ def lags(
     positions: Mapping[str, Mapping[str, DLSN]],
     max_lag: int | None,
 ) -> list[Finding]:
-    """What each subscriber has not read yet."""
+    """Return the number of unread records of each subscriber, as findings."""
     at = [
         (log, subscriber, *dlsn)
         for log, found in positions.items()
@@ -200,16 +203,16 @@ def lags(
 
 @plain_errors()
 def main() -> int:
-    """The command line; 0 where all is well, 1 where it is not."""
+    """Run the command. Return 0 if all checks pass, otherwise 1."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ask.add_argument("--master", default="local[2]")
     ask.add_argument("--uri", default=os.environ.get("DLOG_URI"), help="default: $DLOG_URI")
-    ask.add_argument("--logs", default="orders,payments", help="names, separated by commas")
-    ask.add_argument("--unique", metavar="FIELD", help="of JSON records, such as event_id")
+    ask.add_argument("--logs", default="orders,payments", help="names, comma-separated")
+    ask.add_argument("--unique", metavar="FIELD", help="a field of JSON records, such as event_id")
     ask.add_argument("--max-lag", type=int, help="records that a subscriber may be behind")
     given = ask.parse_args()
     if not given.uri:
-        ask.error("--uri, or DLOG_URI, says where the cluster is")
+        ask.error("set --uri or DLOG_URI to the URI of the cluster")
     spark = session(given.master, record_bytes=200)
     found = run(spark, given.uri, given.logs.split(","), unique=given.unique, max_lag=given.max_lag)
     print(*found, sep="\n")

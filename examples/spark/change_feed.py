@@ -1,26 +1,32 @@
-"""A change feed to try pipelines on: orders and payments, with late and duplicate events.
+"""Generate a change feed to test pipelines: orders and payments, with late and duplicate events.
 
     python examples/spark/change_feed.py --uri URI --records 1000000 --seed 7
 
-Two logs of JSON records. `orders` is a table's changes, as a database connector writes them:
+There are two logs of JSON records. `orders` has the changes of a table, as a database connector writes them:
 
     {"event_id":"o17-2","op":"u","order_id":17,"version":2,"event_ms":1767225612345,"before":null,
      "after":{"customer_id":42,"country":"DE","status":"paid","amount_cents":1999,"items":3}}
 
-``op`` is ``c`` (created), ``u`` (the amount changed, or paid, or cancelled) or ``d`` (deleted: ``before``
-holds the row, ``after`` is null). ``version`` counts an order's changes from 1, without gaps. `payments`:
+``op`` is ``c`` (created), ``u`` (amount changed, paid or cancelled) or ``d`` (deleted: ``before`` has the
+row,
+``after`` is null). ``version`` counts the changes of an order from 1, without gaps. A record of `payments`:
 
     {"event_id":"p17","order_id":17,"event_ms":1767225611345,"amount_cents":1999,"method":"card"}
 
-What makes it real: an event is written after it happened (the txid is the time of the write in ms,
-``event_ms`` that of the event): mostly within a second, some up to two minutes late, a few by half an hour to
-an hour; some events are written twice, with the same ``event_id``; few customers have many of the orders; a
-payment may be beyond any patience, of half the amount, or for an order that nobody knows. So take an order's
-state from its highest version, not from its last record; without late and duplicate events (all three shares
-0) both are the same.
+The feed has these properties of real feeds:
 
-All is computed from the seed and an order's number, in integers: the same bytes on any machine. A shorter
-feed is the beginning of a longer one; --first N goes on after N records.
+- An event is written after it happened. The transaction ID is the time of the write in ms, ``event_ms`` that
+  of
+  the event. The delay is mostly below a second, sometimes up to two minutes, rarely half an hour to an hour.
+- Some events are written twice, with the same ``event_id``.
+- A few customers have many of the orders.
+- A payment may be very late, may be half of the amount, or may be for an unknown order.
+
+Therefore take the state of an order from its highest version, not from its last record. Without late and
+duplicate events (all three shares 0) both are the same.
+
+All values are computed with integers from the seed and the order number, so the bytes are the same on any
+machine. A shorter feed is the beginning of a longer one. --first N continues after N records.
 """
 
 import argparse
@@ -38,7 +44,7 @@ from distributedlog import Log, open_namespace
 MINUTE_MS = 60_000
 START_MS = 1_767_225_600_000  # 2026-01-01 00:00 UTC
 UNKNOWN_ORDERS = 10**12
-"""Payments for orders that were never created have order ids from here on."""
+"""Order IDs from here on belong to payments for orders that were never created."""
 
 CREATED, CHANGED, PAID, CANCELLED, DELETED, PAYMENT, STRAY = range(7)
 """The kinds of events. The first five are changes of an order, the others payments."""
@@ -59,10 +65,10 @@ PAYMENT_RECORD = '{"event_id":"p%d","order_id":%d,"event_ms":%d,"amount_cents":%
 
 @dataclass(slots=True)
 class FeedRecords:
-    """Some records of one log, in order."""
+    """Consecutive records of one log."""
 
     txids: list[int]
-    """When each was written, ms since 1970; never falls."""
+    """When each record was written, in ms since 1970. Never decreases."""
     payloads: list[bytes]
 
 
@@ -76,24 +82,25 @@ class FeedPart:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFeed:
-    """All that decides what is in the feed (pure). Shares are of events, 0 to 1."""
+    """The parameters that determine the feed (pure). Shares are fractions of all events, from 0 to 1."""
 
     seed: int = 1
     orders_per_minute: int = 600
-    """Of event time; about three records come of an order."""
+    """Orders per minute of event time. An order has about three records."""
     start_ms: int = START_MS
     late_share: float = 0.05
-    """Written 10 s to 2 min after the event."""
+    """Share of events that are written 10 s to 2 min after they happen."""
     very_late_share: float = 0.002
-    """Written 30 min to 1 h after it."""
+    """Share of events that are written 30 min to 1 h after they happen."""
     duplicate_share: float = 0.02
-    """Written again within the minute after the first time."""
+    """Share of events that are written again within the minute after the first time."""
 
     def parts(self, records: int, *, first: int = 0, batch: int = 50_000) -> Iterator[FeedPart]:
-        """``records`` records of both logs together, after the ``first`` ones; ``batch`` at most at a time.
+        """Yield ``records`` records of both logs together, after the ``first`` ones.
 
-        What comes does not depend on ``batch``. What lies before ``first`` is computed as well, but not
-        rendered.
+        The result does not depend on ``batch``, the maximum number of records per part. Records before
+        ``first``
+        are computed as well, but not rendered.
         """
         at, end = 0, first + records
         for arrivals, idents, events in self._in_order():
@@ -105,10 +112,14 @@ class ChangeFeed:
             if at >= end:
                 return
 
-    # --- which events there are, and when ---------------------------------------------------------
+    # --- the events and their times ---------------------------------------------------------------
 
     def _in_order(self) -> Iterator[tuple[Any, Any, Any]]:
-        """(written ms, which, event ms) in the order of writing, without end. Which: order, kind, copy."""
+        """Yield arrays of the write time (ms), the event and its time (ms), in the order of writing, without
+        end.
+
+        An event is a number that encodes the order, the kind and whether it is a duplicate.
+        """
         size = max(16_384, 10 * self.orders_per_minute)
         waiting: tuple[Any, ...] = tuple(np.empty(0, dtype=np.int64) for _ in range(3))
         at = 0
@@ -116,7 +127,7 @@ class ChangeFeed:
             made = self._events_of(np.arange(at, at + size, dtype=np.int64))
             waiting = tuple(np.concatenate(pair) for pair in zip(waiting, made, strict=True))
             at += size
-            # Nothing of the orders that are still to come is written before the next one is created.
+            # No record of a later order is written before the next order is created.
             ready = waiting[0] < self._created_from(at)
             now = tuple(column[ready] for column in waiting)
             waiting = tuple(column[~ready] for column in waiting)
@@ -124,7 +135,7 @@ class ChangeFeed:
             yield now[0][order], now[1][order], now[2][order]
 
     def _events_of(self, orders: Any) -> tuple[Any, Any, Any]:
-        """All that is ever written of these orders, in no order."""
+        """Return all events of these orders, unsorted."""
         created = self._created_from(orders) + self._draw("created", orders, 1_000)
         changed = self._changed(orders)
         outcome = self._outcome(orders)
@@ -154,7 +165,10 @@ class ChangeFeed:
         )
 
     def _delay(self, which: Any) -> Any:
-        """From an event to its first record, ms. On time it is less than between two changes of an order."""
+        """Return the delays from events to their first records in ms.
+
+        Delays of punctual events are shorter than the time between two changes of an order.
+        """
         found = self._draw("delay", which, 1_000)
         late = self._below("late", which, self.late_share)
         found[late] = (10_000 + self._draw("later", which, 110_000))[late]
@@ -163,18 +177,18 @@ class ChangeFeed:
         return found
 
     def _created_from(self, orders: Any) -> Any:
-        """The earliest time at which an order may be created."""
+        """Return the earliest time at which an order may be created."""
         return self.start_ms + orders * MINUTE_MS // self.orders_per_minute
 
     def _changed(self, orders: Any) -> Any:
         return self._draw("changed", orders, 100) < 30
 
     def _outcome(self, orders: Any) -> Any:
-        """PAID, CANCELLED, or CREATED: it stays open."""
+        """Return PAID, CANCELLED, or CREATED for an order that stays open."""
         drawn = self._draw("outcome", orders, 100)
         return np.where(drawn < 70, PAID, np.where(drawn < 85, CANCELLED, CREATED))
 
-    # --- what is in them --------------------------------------------------------------------------
+    # --- the contents of the events ---------------------------------------------------------------
 
     def _rendered(self, arrivals: Any, idents: Any, events: Any) -> FeedPart:
         orders, kinds = idents // (2 * KINDS), idents // 2 % KINDS
@@ -231,24 +245,28 @@ class ChangeFeed:
         return [(PAYMENT_RECORD % row).encode() for row in rows]
 
     def _customers(self, orders: Any) -> Any:
-        """Of 65,536; the 16 with the lowest numbers have a sixth of all orders."""
+        """Return one of 65,536 customers per order.
+
+        The 16 with the lowest numbers have a sixth of all orders.
+        """
         return self._draw("customer", orders, 1 << 62) & (
             (1 << (4 + self._draw("fame", orders, 13))) - 1
         )
 
     def _amounts(self, orders: Any, changed: Any) -> Any:
-        """4.00 to 1,023.99, in cents; most are small."""
+        """Return amounts from 4.00 to 1,023.99, in cents. Most are small."""
         drawn = self._draw("amount", np.where(changed, -1 - orders, orders), 1 << 62)
         low = 400 << (drawn & 7)
         return low + (drawn >> 3) % low
 
-    # --- chance -----------------------------------------------------------------------------------
+    # --- randomness -------------------------------------------------------------------------------
 
     def _below(self, what: str, which: Any, share: float) -> Any:
         return self._draw(what, which, 1 << 32) < int(share * (1 << 32))
 
     def _draw(self, what: str, which: Any, sides: int) -> Any:
-        """For each number its own throw, 0 to ``sides`` - 1 (at most 2**62): SplitMix64's finalizer."""
+        """Return a random number per input, from 0 to ``sides`` - 1 (at most 2**62): SplitMix64's
+        finalizer."""
         salt = self.seed & (1 << 64) - 1
         for byte in what.encode():
             salt = (salt ^ byte) * 0x100000001B3 & (1 << 64) - 1
@@ -260,11 +278,11 @@ class ChangeFeed:
         )
 
 
-# --- into the logs --------------------------------------------------------------------------------
+# --- writing to the logs --------------------------------------------------------------------------
 
 
 async def write(uri: str, logs: Sequence[str], feed: ChangeFeed, records: int, first: int) -> str:
-    """Write the feed into two logs, which are made where they are missing; what was done, as a line."""
+    """Write the feed to two logs, which are created if necessary. Return a summary in one line."""
     started = time.perf_counter()
     counts, size = [0, 0], 0
     async with open_namespace(uri) as namespace:
@@ -291,23 +309,23 @@ async def write(uri: str, logs: Sequence[str], feed: ChangeFeed, records: int, f
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     usual = ChangeFeed()
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ask.add_argument("--uri", default=os.environ.get("DLOG_URI"), help="default: $DLOG_URI")
     ask.add_argument("--orders-log", default="orders")
     ask.add_argument("--payments-log", default="payments")
-    ask.add_argument("--records", type=int, default=100_000, help="of both logs together")
-    ask.add_argument("--first", type=int, default=0, help="leave out so many from the beginning")
+    ask.add_argument("--records", type=int, default=100_000, help="records of both logs together")
+    ask.add_argument("--first", type=int, default=0, help="records to skip at the beginning")
     ask.add_argument("--seed", type=int, default=usual.seed)
     ask.add_argument("--orders-per-minute", type=int, default=usual.orders_per_minute)
-    ask.add_argument("--start-ms", type=int, default=usual.start_ms, help="of the first order")
+    ask.add_argument("--start-ms", type=int, default=usual.start_ms, help="time of the first order")
     ask.add_argument("--late-share", type=float, default=usual.late_share)
     ask.add_argument("--very-late-share", type=float, default=usual.very_late_share)
     ask.add_argument("--duplicate-share", type=float, default=usual.duplicate_share)
     given = ask.parse_args()
     if not given.uri:
-        ask.error("--uri, or DLOG_URI, says where the cluster is")
+        ask.error("set --uri or DLOG_URI to the URI of the cluster")
     feed = ChangeFeed(
         seed=given.seed,
         orders_per_minute=given.orders_per_minute,

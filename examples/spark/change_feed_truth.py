@@ -1,7 +1,7 @@
-"""What a right pipeline must find in the logs of `change_feed.py`, worked out one record at a time.
+"""Compute the correct results of pipelines over the logs of `change_feed.py`, one record at a time.
 
-From the records alone, in plain dictionaries and in the order of the log, with nothing of how they were made:
-to compare a pipeline with, at sizes that fit into memory.
+The results come only from the records, in log order and with plain dictionaries. Use them to check a pipeline
+on data that fits into memory.
 """
 
 import json
@@ -15,19 +15,19 @@ MINUTE_MS = 60_000
 
 @dataclass(slots=True)
 class Told:
-    """The events of a log, each once, as they came."""
+    """The distinct events of a log, in the order of their arrival."""
 
     events: list[Event] = field(default_factory=list)
     late: set[str] = field(default_factory=set)
-    """Ids of events that first came more than the patience behind the latest event before them: a pipeline
-    with that watermark may count them or drop them, by where its micro-batches end."""
+    """IDs of events that arrived later than the patience after the latest earlier event. A pipeline with this
+    watermark may count or drop them, depending on the ends of its micro-batches."""
     records: int = 0
     latest_ms: int = 0
     """The greatest event time."""
 
 
 def told(payloads: Iterable[bytes], *, patience_ms: int = 10 * MINUTE_MS) -> Told:
-    """Read a log's records, in order."""
+    """Read the records of a log in order, and return its distinct events."""
     found, seen = Told(), set()
     for payload in payloads:
         event = json.loads(payload)
@@ -43,14 +43,14 @@ def told(payloads: Iterable[bytes], *, patience_ms: int = 10 * MINUTE_MS) -> Tol
 
 @dataclass(slots=True)
 class Revenue:
-    """Of one minute and country."""
+    """The paid orders of one minute and country."""
 
     orders: int = 0
     cents: int = 0
 
 
 def revenue(orders: Told, *, late: bool) -> dict[tuple[int, str], Revenue]:
-    """Paid orders by (minute of the event in ms, country); with the late ones, or without."""
+    """Return paid orders by (minute of the event in ms, country), with or without late events."""
     found: dict[tuple[int, str], Revenue] = {}
     for event in orders.events:
         row = event["after"]
@@ -67,7 +67,7 @@ def revenue(orders: Told, *, late: bool) -> dict[tuple[int, str], Revenue]:
 def paid_orders(
     orders: Told, payments: Told, *, within_ms: int, late: bool
 ) -> set[tuple[int, str, int, int, int]]:
-    """(order, payment, ordered ms, paid ms, cents paid) of each payment within a time of its order."""
+    """Return (order, payment, ordered ms, paid ms, cents paid) of each payment in time for its order."""
     created = {event["order_id"]: event for event in orders.events if event["op"] == "c"}
     found = set()
     for payment in payments.events:

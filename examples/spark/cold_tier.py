@@ -1,19 +1,19 @@
-"""A cold tier: a log's past as Parquet, the log truncated to what is not there yet, both read as one.
+"""A cold tier: archive a log as Parquet, truncate the log to the rest, and read both as one.
 
     python examples/spark/cold_tier.py --uri URI --log orders --archive cold --checkpoint cold.checkpoint
     dlog log truncate orders --up-to-subscriber cold
 
-Each run appends what is new to the archive and ends: for cron. The second command gives up in the log what
-the archive holds; from then on `read_with_history` gives what the log alone gave before.
+Each run appends new records to the archive and ends, so it is suitable for cron. The second command truncates
+the archived records. Afterwards `read_with_history` returns the same records that the log alone had before.
 
-Why `foreachBatch` and not Spark's file sink: that one is exactly once by its checkpoint and its list of
-files, which know nothing of positions in the log, so nobody could say what may be truncated. `append_history`
-puts files and the position that they go up to into one manifest, which is replaced in one step. A batch that
-is repeated after a kill adds nothing; files that no manifest names are removed by the next run.
+The program uses `foreachBatch` and not Spark's file sink. That sink is exactly once by its checkpoint and its
+list of files, which have no log positions, so they do not show how far the log can be truncated.
+`append_history` stores the files and their end position in one manifest, which is replaced in one step. A
+batch that is repeated after a kill adds nothing. The next run removes files that no manifest lists.
 
-The subscriber's position never passes the manifest: Spark reports a batch as done when `append_history` has
-returned, which is when files and manifest are on disk. It reports the last batch of a run only in the next
-one, so this program moves the position itself at its end.
+The position of the subscriber never passes the manifest. Spark reports a batch as done after `append_history`
+has returned, when files and manifest are on disk. It reports the last batch of a run only in the next run, so
+this program moves the position itself at its end.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def run(
     log: str = "orders",
     max_records: int = 1_000_000,
 ) -> DLSN | None:
-    """Append what is there now to the archive; up to where it goes, None for nowhere yet."""
+    """Append all present records to the archive. Return its end position, or None if it is empty."""
     records = (
         spark.readStream.format("distributedlog")
         .option("log", log)
@@ -65,12 +65,12 @@ def run(
 
 
 def put(batch: Any, uri: str, log: str, archive: str) -> None:
-    """One micro-batch; asked again with the same or with other records, it adds those that are missing."""
+    """Append one micro-batch. A repeated or overlapping batch adds only the missing records."""
     append_history(batch, uri, log, archive)
 
 
 def advance(uri: str, log: str, archive: str) -> DLSN | None:
-    """Move the subscriber's position to the end of the archive; where it is then."""
+    """Move the position of the subscriber to the end of the archive, and return it."""
     manifest = history_manifest(archive)
     if manifest is None:
         return None
@@ -81,17 +81,17 @@ def advance(uri: str, log: str, archive: str) -> DLSN | None:
 
 @plain_errors()
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ask.add_argument("--master", default="local[2]")
     ask.add_argument("--uri", default=os.environ.get("DLOG_URI"), help="default: $DLOG_URI")
     ask.add_argument("--log", default="orders")
-    ask.add_argument("--archive", required=True, help="a folder that all hosts see, or a URL")
+    ask.add_argument("--archive", required=True, help="a folder shared by all hosts, or a URL")
     ask.add_argument("--checkpoint", required=True, help="a folder; keep it as long as the archive")
-    ask.add_argument("--max-records", type=int, default=1_000_000, help="of a micro-batch")
+    ask.add_argument("--max-records", type=int, default=1_000_000, help="records per micro-batch")
     given = ask.parse_args()
     if not given.uri:
-        ask.error("--uri, or DLOG_URI, says where the cluster is")
+        ask.error("set --uri or DLOG_URI to the URI of the cluster")
     spark = session(given.master)
     end = run(
         spark,
@@ -105,8 +105,8 @@ def main() -> None:
         print(f"{given.log} has no records yet")
     else:
         both = read_with_history(spark, given.uri, given.log, given.archive)
-        print(f"{given.archive} goes up to {end}; with the log it has {both.count()} records")
-        print(f"now: dlog log truncate {given.log} --up-to-subscriber {SUBSCRIBER}")
+        print(f"{given.archive} ends at {end}; with the log it has {both.count()} records")
+        print(f"next: dlog log truncate {given.log} --up-to-subscriber {SUBSCRIBER}")
     spark.stop()
 
 

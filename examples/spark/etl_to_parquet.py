@@ -1,14 +1,16 @@
-"""A log of JSON changes into Parquet, by day; each run takes what is new and ends: for cron.
+"""Convert a log of JSON changes to Parquet files by day. Each run processes new records and ends.
 
     python examples/spark/etl_to_parquet.py --uri URI --output out/orders --checkpoint out/orders.checkpoint
 
-Each change once, though the log holds some twice: `dropDuplicatesWithinWatermark` remembers event ids for as
-long as the watermark says. What comes later than that is dropped, for nobody could say whether it was there:
-so the delay is longer than the latest event may be, and it is what the state costs. A record that cannot be
-parsed is a row too, with its text in ``raw``.
+Each change is in the output once, even if the log has it twice. `dropDuplicatesWithinWatermark` remembers
+event
+IDs for the duration of the watermark. Later events are dropped, because they could be duplicates. Therefore
+choose a watermark longer than the greatest delay of an event; a longer one requires more state. A record that
+cannot be parsed is a row, too, with its text in ``raw``.
 
-The files' own log (``_spark_metadata``) and the checkpoint make it exactly once: killed at any point and run
-again, no row is missing or there twice. Read the folder with Spark, or read the files that the log names.
+The log of the files (``_spark_metadata``) and the checkpoint make the output exactly once. If a run is killed
+and repeated, no row is missing or duplicated. Read the folder with Spark, or read the files that the log
+lists.
 """
 
 import argparse
@@ -24,14 +26,14 @@ CHANGE = (
     "event_id string, op string, order_id bigint, version int, event_ms bigint, "
     f"before {ROW}, after {ROW}"
 )
-"""Of `change_feed.py`."""
+"""The schema of `change_feed.py`."""
 
 
 def parsed(records: Any) -> Any:
-    """A row for each record: the change in columns, or the text of what is none."""
+    """Return one row per record: the columns of the change, or the text of a record that is no change."""
     change = f.from_json(f.col("payload").cast("string"), CHANGE)
     whole = f.col("change.event_id").isNotNull() & f.col("change.event_ms").isNotNull()
-    row = f.coalesce("change.after", "change.before")  # of a deletion what was deleted
+    row = f.coalesce("change.after", "change.before")  # a deletion has only the row before
     event_ms = f.when(whole, f.col("change.event_ms")).otherwise(f.col("txid"))
     return records.withColumn("change", change).select(
         f.when(whole, f.col("change.event_id"))
@@ -44,7 +46,7 @@ def parsed(records: Any) -> Any:
         f.col("timestamp").alias("written"),
         *(row[name].alias(name) for name in ROW_FIELDS),
         f.when(~whole, f.col("payload").cast("string")).alias("raw"),
-        # The day in UTC, whatever the session's time zone.
+        # The day in UTC, independent of the session's time zone.
         f.date_from_unix_date(f.floor(event_ms / 86_400_000).cast("int")).alias("day"),
     )
 
@@ -62,12 +64,12 @@ def run(
     watermark: str = "2 hours",
     max_records: int = 1_000_000,
 ) -> tuple[int, int]:
-    """One run to the end of what is there now; (micro-batches, records read)."""
+    """Process all present records. Return the numbers of micro-batches and of records."""
     records = (
         spark.readStream.format("distributedlog")
         .schema("sequence_id bigint, txid bigint, payload binary, timestamp timestamp")
         .option("log", log)
-        .option("txidUnit", "ms")  # a record's txid is when it was written: the column `timestamp`
+        .option("txidUnit", "ms")  # a txid is the time of the write: the column `timestamp`
         .option("startingPosition", "earliest")
         .option("maxRecordsPerTrigger", max_records)
         .load(uri)
@@ -87,7 +89,7 @@ def run(
 
 
 def to_its_end(query: Any) -> tuple[int, int]:
-    """Wait for a query that ends; (micro-batches with records, records read)."""
+    """Wait for a query that ends. Return the numbers of micro-batches with records and of records."""
     batches: dict[int, int] = {}
     try:
         ended = False
@@ -103,18 +105,18 @@ def to_its_end(query: Any) -> tuple[int, int]:
 
 @plain_errors()
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ask.add_argument("--master", default="local[2]")
     ask.add_argument("--uri", default=os.environ.get("DLOG_URI"), help="default: $DLOG_URI")
     ask.add_argument("--log", default="orders")
     ask.add_argument("--output", required=True, help="a folder of Parquet files")
     ask.add_argument("--checkpoint", required=True, help="a folder; keep it as long as the output")
-    ask.add_argument("--watermark", default="2 hours", help="the latest an event may be")
-    ask.add_argument("--max-records", type=int, default=1_000_000, help="of a micro-batch")
+    ask.add_argument("--watermark", default="2 hours", help="maximum delay of an event")
+    ask.add_argument("--max-records", type=int, default=1_000_000, help="records per micro-batch")
     given = ask.parse_args()
     if not given.uri:
-        ask.error("--uri, or DLOG_URI, says where the cluster is")
+        ask.error("set --uri or DLOG_URI to the URI of the cluster")
     spark = session(given.master, record_bytes=200)
     batches, records = run(
         spark,

@@ -1,14 +1,17 @@
-"""From one log into another, exactly once: parse, filter, reshape, write; each run takes what is new.
+"""Copy a log to another one exactly once: parse, filter and reshape. Each run processes new records and ends.
 
     python examples/spark/log_to_log.py --uri URI --source orders --target paid --checkpoint paid.checkpoint
 
-Here: of the changes of `change_feed.py` those with which an order is paid, as small records of their own. The
-txid stays, the order stays; what is filtered out leaves no gap in the target.
+This example selects the changes of `change_feed.py` by which an order is paid, and writes them as small
+records. Transaction IDs and order are kept. Records that are filtered out leave no gap in the target.
 
-Exactly once: the checkpoint knows which positions of the source make a batch, the sink writes a batch's
-segments beside the target and links them in one step that also notes the batch. Killed at any point and run
-again with the same checkpoint, no record is missing or there twice. The transformation must be a function of
-the record, or a repeated batch is another one; and it must not shuffle, for the order is the log's.
+The copy is exactly once. The checkpoint has the source positions of each batch. The sink writes the segments
+of
+a batch outside the log, and links them in one step that also records the batch. If a run is killed and
+repeated
+with the same checkpoint, no record is missing or duplicated. The transformation must depend only on the
+record,
+because a repeated batch must be the same. It must not shuffle, because this would change the order.
 """
 
 import argparse
@@ -25,7 +28,7 @@ CHANGE = (
 
 
 def transformed(records: Any) -> Any:
-    """Of the changes those that make an order paid; columns txid and payload, as the sink takes them."""
+    """Return the changes by which an order is paid, with the columns txid and payload for the sink."""
     change = f.from_json(f.col("payload").cast("string"), CHANGE)
     paid = (f.col("change.op") == "u") & (f.col("change.after.status") == "paid")
     shown = f.struct("change.order_id", "change.event_ms", "change.after.amount_cents")
@@ -45,7 +48,7 @@ def run(
     target: str = "paid",
     max_records: int = 1_000_000,
 ) -> None:
-    """Copy what is there now, and end."""
+    """Copy all present records, and end."""
     records = (
         spark.readStream.format("distributedlog")
         .schema("txid bigint, payload binary")
@@ -56,7 +59,7 @@ def run(
     )
     query = (
         transformed(records)
-        .coalesce(1)  # a segment a batch and not one a task; coalesce keeps the order
+        .coalesce(1)  # one segment per batch, not per task; coalesce keeps the order
         .writeStream.format("distributedlog")
         .option("uri", uri)
         .option("log", target)
@@ -73,17 +76,17 @@ def run(
 
 @plain_errors()
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ask.add_argument("--master", default="local[2]")
     ask.add_argument("--uri", default=os.environ.get("DLOG_URI"), help="default: $DLOG_URI")
     ask.add_argument("--source", default="orders")
     ask.add_argument("--target", default="paid")
     ask.add_argument("--checkpoint", required=True, help="a folder; keep it as long as the target")
-    ask.add_argument("--max-records", type=int, default=1_000_000, help="of a micro-batch")
+    ask.add_argument("--max-records", type=int, default=1_000_000, help="records per micro-batch")
     given = ask.parse_args()
     if not given.uri:
-        ask.error("--uri, or DLOG_URI, says where the cluster is")
+        ask.error("set --uri or DLOG_URI to the URI of the cluster")
     spark = session(given.master, record_bytes=200)
     run(
         spark,

@@ -1,25 +1,25 @@
-"""A log of changes as a table of the latest rows; then the log is truncated to what the table holds.
+"""Keep the latest rows of a log of changes in a table, and truncate the log to the table's position.
 
     python examples/spark/snapshot_and_truncate.py --uri URI --log orders --table tables/orders
 
-Each run makes the next snapshot: the one before and the changes since, the highest version of each key. Not
-the last record of each key: changes may come late, and twice. For the same reason a deleted key stays in the
-files, as a row with op ``d``: or an older change that comes after it would bring it back. `table()` leaves
-them out.
+Each run makes the next snapshot from the previous one and the later changes: the highest version of each key.
+The last record of a key is not sufficient, because changes may be late and duplicated. For the same reason a
+deleted key stays in the files, as a row with op ``d``. Otherwise an older change that arrives later would
+restore it. `table()` omits such rows.
 
-    tables/orders/CURRENT           one line of JSON: which snapshot, and the position that it goes up to
+    tables/orders/CURRENT           one line of JSON: the present snapshot, and its end position
     tables/orders/snapshot-<id>/    Parquet
 
-The order of the steps is the point; each may be repeated, and after a kill the next run goes on:
+The order of the steps matters. Each step can be repeated, and after a kill the next run continues:
 
-1. `finish`     truncate to CURRENT's position (again: the last run may have been killed before it did), and
-                remove snapshots that CURRENT does not name
-2. `write`      the new snapshot, in a folder that nothing refers to
-3. `publish`    sync it, then move CURRENT over: from here on the new one counts, and is on disk
-4. `finish`     truncate to CURRENT's position
+1. `finish`     truncate the log to CURRENT's position, which a killed run may not have done, and remove
+                snapshots that CURRENT does not name
+2. `write`      write the new snapshot to a folder that is not yet referenced
+3. `publish`    sync it, then replace CURRENT, so that the new snapshot is valid and on disk
+4. `finish`     truncate the log to CURRENT's position
 
-Truncation follows CURRENT and nothing else, so the log always has what no published snapshot has. One run at
-a time; a second one, on the same table, is refused by a lock.
+Truncation depends only on CURRENT, so the log always has the changes that no published snapshot has. Only one
+run at a time may use a table. A lock rejects a second one.
 """
 
 import argparse
@@ -46,13 +46,13 @@ from distributedlog.spark import (
 
 ROW = "struct<customer_id bigint, country string, status string, amount_cents bigint, items int>"
 CHANGE = f"op string, order_id bigint, version int, event_ms bigint, before {ROW}, after {ROW}"
-"""Of `change_feed.py`."""
+"""The schema of `change_feed.py`."""
 COLUMNS = ("order_id", "version", "op", "event_ms", "row")
 KEY = "order_id"
 
 
 def run(spark: Any, uri: str, directory: str, *, log: str = "orders") -> dict[str, Any]:
-    """Make the next snapshot and truncate the log to it; what CURRENT says then."""
+    """Make the next snapshot and truncate the log to it. Return the content of CURRENT."""
     with locked(Path(directory)) as where:
         before = current(where)
         if before is not None and before["log"] != log:
@@ -69,7 +69,7 @@ def run(spark: Any, uri: str, directory: str, *, log: str = "orders") -> dict[st
 
 
 def table(spark: Any, directory: str) -> Any:
-    """The rows that there are, by the snapshot that counts now."""
+    """Return the existing rows of the present snapshot."""
     now = current(Path(directory))
     assert now is not None, f"{directory} has no snapshot yet"
     rows = spark.read.parquet(os.path.join(directory, now["snapshot"]))
@@ -82,8 +82,8 @@ def table(spark: Any, directory: str) -> Any:
 def write(
     spark: Any, uri: str, log: str, where: Path, before: dict[str, Any] | None, end: str
 ) -> str:
-    """The snapshot at ``end``, in a folder of its own; its name."""
-    # A record that is no change must not be left out in silence: soon the log will not have it any more.
+    """Write the snapshot at position ``end`` to a new folder, and return the folder's name."""
+    # Fail for a record that is no change, because the log will soon be truncated.
     wrong = f.raise_error(f.concat(f.lit(f"{log}: no change of an order at "), dlsn_text()))
     changes = (
         spark.read.format("distributedlog")
@@ -106,7 +106,7 @@ def write(
 
 
 def publish(where: Path, now: dict[str, Any]) -> None:
-    """Make a snapshot the one that counts, in one step; when this returns it is on disk."""
+    """Make a snapshot the present one, in one step. It is on disk when this returns."""
     folder = where / now["snapshot"]
     for one in [*folder.iterdir(), folder]:
         sync(one)
@@ -119,7 +119,7 @@ def publish(where: Path, now: dict[str, Any]) -> None:
 
 
 def finish(uri: str, where: Path, now: dict[str, Any] | None) -> None:
-    """Remove what no longer counts: all snapshots but the current one, and the log's records up to it."""
+    """Remove all snapshots except the present one, and truncate the log to its position."""
     for one in where.glob("snapshot-*"):
         if now is None or one.name != now["snapshot"]:
             shutil.rmtree(one)
@@ -134,7 +134,7 @@ def finish(uri: str, where: Path, now: dict[str, Any] | None) -> None:
 
 
 def current(where: Path) -> dict[str, Any] | None:
-    """What CURRENT says; None before the first snapshot."""
+    """Return the content of CURRENT, or None before the first snapshot."""
     try:
         found: dict[str, Any] = json.loads((where / "CURRENT").read_text())
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def current(where: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def locked(where: Path) -> Iterator[Path]:
-    """The folder, for this process alone; a killed one holds nothing."""
+    """Lock the folder for this process. The operating system releases the lock of a killed process."""
     where.mkdir(parents=True, exist_ok=True)
     with open(where / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +152,7 @@ def locked(where: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Make a file, or a folder's names, durable."""
+    """Make a file, or the names in a folder, durable."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -162,15 +162,15 @@ def sync(path: Path) -> None:
 
 @plain_errors()
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ask.add_argument("--master", default="local[2]")
     ask.add_argument("--uri", default=os.environ.get("DLOG_URI"), help="default: $DLOG_URI")
     ask.add_argument("--log", default="orders")
-    ask.add_argument("--table", required=True, help="a folder that all hosts see")
+    ask.add_argument("--table", required=True, help="a folder shared by all hosts")
     given = ask.parse_args()
     if not given.uri:
-        ask.error("--uri, or DLOG_URI, says where the cluster is")
+        ask.error("set --uri or DLOG_URI to the URI of the cluster")
     spark = session(given.master, record_bytes=200)
     now = run(spark, given.uri, given.table, log=given.log)
     at = json.loads(now["end"])["logs"][given.log]

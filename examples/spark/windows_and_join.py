@@ -1,14 +1,15 @@
-"""Event time: revenue by minute and country, and orders joined with their payments, in spite of lateness.
+"""Process late events by event time: revenue by minute and country, and orders joined with their payments.
 
     python examples/spark/windows_and_join.py --uri URI --output out --checkpoint out.checkpoint
 
-Two streaming queries over the logs of `change_feed.py`, each to the end of what is there now. A minute's sum
-is written once, when the watermark has passed it: when an event of ``--patience`` later has been seen. Events
-that are less late than that always count, whatever the micro-batches; those that are later may be dropped.
+Two streaming queries process all present records of the logs of `change_feed.py`. The sum of a minute is
+written once, when the watermark has passed it, which is when an event ``--patience`` later was read. Events
+with a smaller delay always count, independent of the micro-batches. Events with a larger delay may be
+dropped.
 
-The join finds, for each order, the payments within ``--within`` of it. The bound is what lets Spark forget:
-an order is kept until the watermark has passed its time plus the bound, a payment until it has passed its
-own. Both logs are deduplicated first: a payment that was told twice is one payment.
+The join finds the payments within ``--within`` of each order. This limit bounds Spark's state. An order is
+kept until the watermark has passed its time plus the limit, and a payment until the watermark has passed its
+time. Both logs are deduplicated first, so that a payment that was sent twice counts once.
 """
 
 import argparse
@@ -27,7 +28,7 @@ PAYMENT = "event_id string, order_id bigint, event_ms bigint, amount_cents bigin
 
 
 def events(spark: Any, uri: str, log: str, schema: str, patience: str, max_records: int) -> Any:
-    """The events of a log, each once, with the time at which they happened and a watermark on it."""
+    """Return the distinct events of a log, with their event times and a watermark."""
     return (
         spark.readStream.format("distributedlog")
         .schema("payload binary")
@@ -43,7 +44,7 @@ def events(spark: Any, uri: str, log: str, schema: str, patience: str, max_recor
 
 
 def revenue(changes: Any) -> Any:
-    """What was paid for by minute and country, in cents."""
+    """Return the paid amounts by minute and country, in cents."""
     return (
         changes.where("op = 'u' and after.status = 'paid'")
         .groupBy(f.window("event_time", "1 minute"), "after.country")
@@ -53,7 +54,7 @@ def revenue(changes: Any) -> Any:
 
 
 def paid_orders(changes: Any, payments: Any, within: str) -> Any:
-    """Each order with a payment in time: how long it took, and whether it was all of it."""
+    """Return each order with a payment in time, with both times and the paid amount."""
     created = changes.where("op = 'c'").select(
         f.col("order_id"), f.col("event_time").alias("ordered"), "after.country"
     )
@@ -80,7 +81,7 @@ def run(
     within: str = "15 minutes",
     max_records: int = 1_000_000,
 ) -> dict[str, list[Any]]:
-    """Both queries to the end of what is there now; the progress of their micro-batches, by output."""
+    """Run both queries on all present records. Return the progress of their micro-batches, by output."""
 
     def changes() -> Any:
         return events(spark, uri, orders_log, CHANGE, patience, max_records)
@@ -104,7 +105,7 @@ def run(
 
 
 def to_its_end(query: Any) -> list[Any]:
-    """Wait for a query that ends; what each micro-batch did."""
+    """Wait for a query that ends. Return the progress of each micro-batch."""
     batches: dict[int, Any] = {}
     try:
         ended = False
@@ -118,7 +119,7 @@ def to_its_end(query: Any) -> list[Any]:
 
 @plain_errors()
 def main() -> None:
-    """The command line."""
+    """Run the command."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ask.add_argument("--master", default="local[2]")
     ask.add_argument("--uri", default=os.environ.get("DLOG_URI"), help="default: $DLOG_URI")
@@ -126,12 +127,14 @@ def main() -> None:
     ask.add_argument("--payments-log", default="payments")
     ask.add_argument("--output", required=True, help="a folder: revenue/ and paid_orders/ in it")
     ask.add_argument("--checkpoint", required=True, help="a folder; keep it as long as the output")
-    ask.add_argument("--patience", default="10 minutes", help="how late an event may be")
-    ask.add_argument("--within", default="15 minutes", help="from an order to its payment")
-    ask.add_argument("--max-records", type=int, default=1_000_000, help="of a log, a micro-batch")
+    ask.add_argument("--patience", default="10 minutes", help="maximum delay of an event")
+    ask.add_argument("--within", default="15 minutes", help="maximum time from order to payment")
+    ask.add_argument(
+        "--max-records", type=int, default=1_000_000, help="records per log and micro-batch"
+    )
     given = ask.parse_args()
     if not given.uri:
-        ask.error("--uri, or DLOG_URI, says where the cluster is")
+        ask.error("set --uri or DLOG_URI to the URI of the cluster")
     spark = session(given.master, record_bytes=200)
     found = run(
         spark,
