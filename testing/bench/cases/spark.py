@@ -341,7 +341,6 @@ def _stream(spark: Any, uri: str, log: str) -> Any:
 
 
 def _used_s(cpu_before: dict[int, tuple[str, float]]) -> dict[str, float]:
-    """Return the CPU seconds since ``cpu_before``, by kind."""
     used_by_kind = dict.fromkeys(KINDS, 0.0)
     for pid, (kind, cpu_s) in _cpu_s().items():
         used_by_kind[kind] += cpu_s - cpu_before.get(pid, (kind, 0.0))[1]

@@ -296,7 +296,6 @@ def kinds_of(transaction: Transaction, *, by_node: bool) -> Iterator[str]:
 
 
 def _ends_lock(transaction: Transaction) -> bool:
-    """Return whether the transaction deletes the lock of a log."""
     return any(
         not isinstance(operation, Put) and operation.key.endswith(b"/lock")
         for operation in transaction.operations

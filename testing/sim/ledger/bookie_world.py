@@ -254,7 +254,6 @@ class BookieWorld:
                     await store.drop_tombstones(rng.randrange(self._last_ledger + 2))
 
     async def _ledger_statuses(self, ledger_ids: Sequence[int]) -> dict[int, LedgerStatus]:
-        """Return the statuses in the metadata of these ledgers."""
         await trio.sleep(0.01)
         ledgers = {ledger.id: ledger for ledger in self._ledgers}
         return {ledger_id: ledgers[ledger_id].status for ledger_id in ledger_ids}

@@ -213,7 +213,6 @@ class TrustedRun(LogRun):
         """Until this time, the ex-writer sends many changes, because its rights are revoked about now."""
 
     def _make_oracles(self) -> None:
-        """Create the oracles of the run and connect them to the observed connections."""
         simulation = self.simulation
         self.independent_authorizer = SecondJudge(self._fail, stolen_bookies={CERTIFICATES[THIEF]})
         self.connection_observer = ConnectionObserver(
@@ -413,7 +412,6 @@ class TrustedRun(LogRun):
                 disk.faults.slow_chance = 0.0
 
     def _addresses(self) -> list[Address]:
-        """Return the present addresses of all nodes."""
         return [self.cluster.address_of(name) for name in self.cluster.nodes]
 
     async def _jump_clocks(self) -> None:
@@ -501,7 +499,6 @@ class TrustedRun(LogRun):
         return [name for name in self.cluster.bookies if not self._has_observed_revocation(name)]
 
     def _has_observed_revocation(self, bookie: str) -> bool:
-        """Return whether a bookie has received the revocation of the ex-writer's rights."""
         newest = self.bookie_effects.newest(bookie)
         return (
             newest is not None

@@ -235,7 +235,6 @@ class ProxiedRun(SeedRun):
                 network.reset(end)
 
     def _directions_of(self, client: str) -> list[tuple[str, str]]:
-        """Return all directions between a client and the write proxies."""
         proxies = self.cluster.write_proxies
         return [way for proxy in proxies for way in ((proxy, client), (client, proxy))]
 
