@@ -129,8 +129,8 @@ def ordered(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
     """Check that transaction IDs do not decrease."""
     greatest, wrong = -1, []
     for number, row in sorted(held.items()):
-        if row.reply:
-            wrong.append(f"segment {number}: {row.reply} times")
+        if row.back:
+            wrong.append(f"segment {number}: {row.back} times")
         if row.first_txid < greatest:
             wrong.append(f"segment {number} begins at {row.first_txid}, behind {greatest}")
         greatest = max(greatest, row.last_txid)
@@ -162,7 +162,7 @@ def as_told(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
 def in_detail(row: Any, one: SegmentInfo) -> list[str]:
     """Return the errors of a complete segment, except in its number of records."""
     wrong = []
-    if not row.reply and (row.first_txid, row.last_txid) != (one.first_txid, one.last_txid):
+    if not row.back and (row.first_txid, row.last_txid) != (one.first_txid, one.last_txid):
         wrong.append(
             f"segment {row.segment} has txids {row.first_txid} to {row.last_txid}, "
             f"not {one.first_txid} to {one.last_txid}"

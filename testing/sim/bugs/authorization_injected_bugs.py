@@ -207,9 +207,13 @@ MACS = (capabilities, capability_desk)
 PLANTED: dict[str, tuple[Patch, ...]] = {
     "a compare is not judged (H234)": ((Authorizer, "why_not_transact", _compares_are_free),),
     "a watch is not ended": ((ServedWatches, "judge", _watches_go_on),),
-    "a capability without its principal": tuple((one, "capability", _anybodys) for one in MACS),
-    "a capability without its kind": tuple((one, "capability", _of_any_kind) for one in MACS),
-    "a capability outlives what it was for": tuple((one, "capability", _for_ever) for one in MACS),
+    "a capability without its principal": tuple(
+        (one, "make_capability", _anybodys) for one in MACS
+    ),
+    "a capability without its kind": tuple((one, "make_capability", _of_any_kind) for one in MACS),
+    "a capability outlives what it was for": tuple(
+        (one, "make_capability", _for_ever) for one in MACS
+    ),
     "the generation before is kept for ever": ((BookieAuthorizer, "hear", _all_that_were),),
     "judged before the change, applied after it (H233)": (
         (replica.RaftReplica, "request", _judged_before),
