@@ -10,7 +10,7 @@ The end of a namespace is waited for even if its task is cancelled again. Signal
 and the end of the program: see `distributedlog.blocking`.
 
 What stands in a class after the line "made" is made from the trio class, and most of `blocking.py` from what
-is here, by ``python -m distributedlog.generate_api_variants``.
+is here, by ``python -m tools.generate_api_variants``.
 """
 
 import asyncio
@@ -430,7 +430,7 @@ class LogWriter(_Closable):
         """
         return await run(self._background, self._buffer.writer.truncate, dlsn)
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     async def write_frame(
         self, sequence: int, records: Sequence[LogRecord | Buffer], *, expect: DLSN | None = None
@@ -668,7 +668,7 @@ class LogReader(_Closable):
                 raise StopAsyncIteration
         return record
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     @property
     def skipped(self) -> Skips:
@@ -698,7 +698,7 @@ class SegmentWriter(_Closable):
         """Set by `aclose`."""
         return self._writer.token
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     @property
     def ledger_id(self) -> int:
@@ -792,7 +792,7 @@ class RangeReader(_Closable):
             for columns in found:
                 yield columns
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     async def aclose(self) -> None:
         """Stop fetching. Idempotent.
@@ -842,7 +842,7 @@ class MultiReader(_Closable):
         """Where each log goes on after what was given of it: ``open_reader(positions=…)``."""
         return dict(self._positions)
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     async def aclose(self) -> None:
         """Stop fetching. Idempotent.
@@ -883,7 +883,7 @@ class LogWatch(_Closable):
         while (change := await self.next()) is not None:
             yield change
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     async def aclose(self) -> None:
         """Stop the watch. Idempotent.
@@ -918,7 +918,7 @@ class SegmentWatch(_Closable):
         while (change := await self.next()) is not None:
             yield change
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     async def aclose(self) -> None:
         """Stop watching. Idempotent.
@@ -967,7 +967,7 @@ class Subscription(_Closable):
         self.reader._cursor.close()
         self.reader._ended()
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     @property
     def committed(self) -> DLSN:
@@ -1004,7 +1004,7 @@ class WorkClaim:
     ) -> None:
         await run(self._background, self._claim.exit_block, kind is not None)
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def open_reader(self, *, rest: bool = False) -> Opening[RangeReader]:
         """Open a reader of the item's records, entry by entry as columns. The item can have no record.
@@ -1074,7 +1074,7 @@ class WorkQueue(_Closable):
             raise StopAsyncIteration
         return claim
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     async def state(self) -> WorkState:
         """Return the state of the queue: its floor, its claims and its dead-lettered items.
@@ -1115,7 +1115,7 @@ class Positions:
         self._background = background
         self._positions = positions
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     async def get(self, name: str) -> DLSN | None:
         """Return the position at which a subscriber continues, or None if it has none.
@@ -1205,7 +1205,7 @@ class Log:
         """Where subscribers of this log go on, by name."""
         return Positions(self._background, self._log.positions)
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def open_reader(
         self,
@@ -1542,7 +1542,7 @@ class Namespace:
         log = self._namespace.open_log(name, config=config, incarnation=incarnation)
         return Log(self._background, self._namespace, log)
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     @property
     def metrics(self) -> NamespaceMetrics:

@@ -22,7 +22,7 @@ waits as long for the writers that are still open, and logs such a line. After `
 nothing is waited for. Children of `multiprocessing` end by ``os._exit``: close writers there.
 
 What stands in a class after the line "made" is made from `aio.py` by ``python -m
-distributedlog.generate_api_variants``.
+tools.generate_api_variants``.
 """
 
 import io
@@ -169,7 +169,7 @@ class _Closable(Closeable):
             with suppress(TimeoutError, DistributedLogError):
                 self._background.wait(self._abandon(), ABANDON_TIMEOUT_S)
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def close(self) -> object:
         """Close it."""
@@ -259,7 +259,7 @@ class PendingWrite:
         self.add_done_callback(settle)
         return future
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, chunk: Chunk, slot: int) -> None:
         self._chunk = chunk
@@ -316,7 +316,7 @@ class PendingBulk(Sequence[PendingWrite]):
         self.wait(timeout_s, **wrong)
         return self._bulk.writer_bulk().known_outcomes()
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, bulk: BufferedBulk) -> None:
         self._bulk = bulk
@@ -379,7 +379,7 @@ class LogWriter(_Closable):
         """
         return self.submit_set(records).result()
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, buffer: WriteBuffer) -> None:
         what = f'the writer of log "{buffer.name}"'
@@ -690,7 +690,7 @@ class ByteReader(_Closable, io.RawIOBase):
 class LogReader(_Closable):
     """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, reader: TrioReader) -> None:
         self._reader = reader
@@ -794,7 +794,7 @@ class SegmentWriter(_Closable):
     Each call is a hop to the background thread: hand over whole entries (`write_packed`), or many records.
     """
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, writer: TrioSegmentWriter) -> None:
         super().__init__(background, f"the writer of ledger {writer.ledger_id}", writer.abort)
@@ -877,7 +877,7 @@ class SegmentWriter(_Closable):
 class RangeReader(_Closable):
     """Gives the user records of some ranges, entry by entry; see `distributedlog.RangeReader`."""
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, reader: TrioRangeReader) -> None:
         super().__init__(background, "a reader of ranges", reader.aclose)
@@ -911,7 +911,7 @@ class RangeReader(_Closable):
 class MultiReader(_Closable):
     """Gives entries of several logs, and what became of the logs; see `distributedlog.MultiReader`."""
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, reader: TrioMultiReader) -> None:
         super().__init__(background, "a reader of several logs", reader.aclose)
@@ -970,7 +970,7 @@ class LogWatch(_Closable):
 
         return self._background.run(call)
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, watch: TrioLogWatch) -> None:
         super().__init__(background, "a watch of logs", watch.aclose)
@@ -1003,7 +1003,7 @@ class LogWatch(_Closable):
 class SegmentWatch(_Closable):
     """The changes of a log's segments; see `distributedlog.SegmentWatch`."""
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, watch: TrioSegmentWatch) -> None:
         super().__init__(background, f'a watch of segments of log "{watch.name}"', watch.aclose)
@@ -1038,7 +1038,7 @@ class SegmentWatch(_Closable):
 class Subscription(_Closable):
     """A log as one subscriber reads it; see `distributedlog.Subscription`."""
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, subscription: TrioSubscription) -> None:
         super().__init__(background, f'subscription "{subscription.name}"', subscription.abort)
@@ -1092,7 +1092,7 @@ class Subscription(_Closable):
 class WorkClaim:
     """A stretch of the log that is this process's to handle; see `distributedlog.WorkClaim`."""
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, claim: TrioWorkClaim) -> None:
         self.number, self.first, self.end = claim.number, claim.first, claim.end
@@ -1144,7 +1144,7 @@ class WorkClaim:
 class WorkQueue(_Closable):
     """A log as many workers handle it; see `distributedlog.WorkQueue`."""
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, queue: TrioWorkQueue) -> None:
         super().__init__(background, f'work queue "{queue.name}"', queue.aclose)
@@ -1215,7 +1215,7 @@ class WorkQueue(_Closable):
 class Positions:
     """The positions of one log; see `distributedlog.log.services.named_positions.Positions`."""
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, positions: TrioPositions) -> None:
         background.register_user(self)
@@ -1275,7 +1275,7 @@ class Positions:
 class Log:
     """Names a log; see `distributedlog.Log`."""
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
         background.register_user(self)
@@ -1615,7 +1615,7 @@ class Log:
 class Namespace:
     """The logs under one path; see `distributedlog.Namespace`. Made by `open_namespace`."""
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, namespace: TrioNamespace) -> None:
         background.register_user(self)
@@ -1771,7 +1771,7 @@ class _Opened(Generic[T]):
     def _stop(self) -> None:
         self._background.stop()
 
-    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
+    # --- made by tools/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(
         self,

@@ -345,7 +345,6 @@ HANDS = {
     "cluster/declarations/config.py": "reads environment and file",
     "distributedlog/blocking.py": "lives beside the caller's threads",
     "distributedlog/aio.py": "lives in the caller's asyncio loop",
-    "distributedlog/generate_api_variants.py": "a contributor's tool: it writes source files",
     "testing/sim/world/isolation_guard.py": "walls the machine off",
     "testing/sim/world/sim_host.py": "hands out seeded chance",
 }

@@ -10,8 +10,8 @@ import pytest
 
 import distributedlog
 from distributedlog import aio, blocking
-from distributedlog.generate_api_variants import API_CLASSES, asyncio_module, blocking_module
 from distributedlog.runtime.interfaces import errors
+from tools.generate_api_variants import API_CLASSES, asyncio_module, blocking_module
 
 BY_FACE = {
     ("LogWatch", "logs"): "a property, but of asyncio a call: it hops to the loop",
@@ -24,7 +24,7 @@ BY_FACE = {
 def test_what_is_made_is_current(made: Any) -> None:
     path, text = made()
 
-    assert path.read_text() == text, "run `python -m distributedlog.generate_api_variants`"
+    assert path.read_text() == text, "run `python -m tools.generate_api_variants`"
 
 
 def surface(kind: type[Any], left_out: str = "") -> dict[str, Any]:

@@ -19,7 +19,6 @@ from distributedlog.cli.server.node_settings import check_options, read_file, sp
 from distributedlog.cluster.declarations.config import overlay
 from distributedlog.cluster.declarations.options import BookieNodeConfig, ProxyNodeConfig
 from distributedlog.connect import split_config
-from distributedlog.generate_api_variants import API_CLASSES
 from distributedlog.log.interfaces.open_call import Opening
 from distributedlog.proxy.client.proxied_namespace import ProxiedLog, ProxiedNamespace
 from distributedlog.runtime.declarations.options import (
@@ -34,6 +33,7 @@ from distributedlog.runtime.declarations.options import (
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 from tests.face_world import model_namespace
 from tests.test_options import PARTS
+from tools.generate_api_variants import API_CLASSES
 
 INF, NAN = float("inf"), float("nan")
 BAD: tuple[Any, ...] = (INF, -INF, NAN, 1e306, float("1e400"), 10**400, -1, True, "5", None, [1])

@@ -1,12 +1,11 @@
-"""Generate the asyncio and blocking API variants: ``python -m distributedlog.generate_api_variants``.
+"""Makes what needs no hand in the asyncio and blocking faces: ``python -m
+tools.generate_api_variants``.
 
-For each method of a trio class that its class in `aio.py` does not define by hand, this program adds one
-after the line "made". It runs the trio method in the event loop thread, and has the same signature, the first
-paragraph of the docstring, and its last paragraph "Raises:". Each method that a class in `blocking.py` does
-not define by hand is then derived from `aio.py`, without ``async`` and ``await``.
+A call of a trio class that its class in `aio.py` does not have by hand is made there, after the line "made":
+a hop to the loop, with the same signature and the first paragraph of the docstring. Then whatever a class in
+`blocking.py` does not have by hand is made from `aio.py`'s, without ``async`` and ``await``.
 
-For contributors: it needs a source tree, and ruff. tests/test_faces.py generates both modules again and
-compares them.
+For contributors: it needs a source tree, and ruff. tests/test_faces.py makes both again and compares.
 """
 
 import ast
@@ -19,22 +18,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import __all__ as exported
-from .log.consumers.subscription import Subscription
-from .log.consumers.work_queue import WorkClaim, WorkQueue
-from .log.log import Log
-from .log.namespace import Namespace
-from .log.read.log_reader import LogReader
-from .log.read.multi_reader import MultiReader
-from .log.read.range_reader import RangeReader
-from .log.read.segment_watch import SegmentWatch
-from .log.segments.external_segment_writer import SegmentWriter
-from .log.services.log_watch import LogWatch
-from .log.services.named_positions import Positions
-from .log.write.log_writer import LogWriter
+from distributedlog import __all__ as exported
+from distributedlog.log.consumers.subscription import Subscription
+from distributedlog.log.consumers.work_queue import WorkClaim, WorkQueue
+from distributedlog.log.log import Log
+from distributedlog.log.namespace import Namespace
+from distributedlog.log.read.log_reader import LogReader
+from distributedlog.log.read.multi_reader import MultiReader
+from distributedlog.log.read.range_reader import RangeReader
+from distributedlog.log.read.segment_watch import SegmentWatch
+from distributedlog.log.segments.external_segment_writer import SegmentWriter
+from distributedlog.log.services.log_watch import LogWatch
+from distributedlog.log.services.named_positions import Positions
+from distributedlog.log.write.log_writer import LogWriter
 
 MethodTexts = dict[str, str]
-"""The source text of each method, by name."""
+"""The text of each, by name."""
 
 API_CLASSES: tuple[tuple[type[Any], str, str], ...] = (
     (Namespace, "_namespace", "resolve_name create_or_find start close"),
@@ -63,17 +62,16 @@ API_CLASSES: tuple[tuple[type[Any], str, str], ...] = (
     ),
     (MultiReader, "_reader", "next_many ended run"),
 )
-"""Each trio class, the attribute of its asyncio class that has the trio object, and the methods that the
-asyncio class does not have."""
+"""Each trio class; where its asyncio class has the object that lives in the loop; what that leaves out."""
 THREAD_SAFE_PROPERTIES = {"committed", "ledger_id", "metrics", "size_bytes", "records", "skipped"}
-"""Properties that may be read from any thread. Others are written by hand, or omitted."""
+"""Properties that are safe to read from another thread; any other one is by hand, or left out."""
 USER_CALLBACK_ARGUMENTS = {"on_skipped": "beside_loop(self._background, on_skipped)"}
-"""Arguments that are user code. A separate thread calls them."""
+"""Arguments that are users' code: a separate thread calls them."""
 CLOSING_METHODS = {"aclose", "abort", "mark_end_of_stream"}
-"""After these methods nothing is left to close when the object is dropped."""
+"""After these nothing is left to give up when the object is dropped."""
 
 ASYNC_ONLY = {"__await__"}
-"""Methods that the blocking variant does not have."""
+"""There is none there."""
 BLOCKING_SUBSTITUTIONS = (
     (
         r" ``await`` what it returns for the DLSN(s?)\.",
@@ -91,24 +89,23 @@ BLOCKING_SUBSTITUTIONS = (
     (r"for (\w+) in (.+):\s+yield \1\b", r"yield from \2"),
     (r",(\s*\))", r"\1"),
 )
-"""Regular expressions that convert an asyncio method to a blocking one. The last one makes ruff format the
-text again."""
+"""From a call of asyncio to the blocking one; the last so that it is laid out anew."""
 
-PACKAGE_DIRECTORY = Path(__file__).parent
+PACKAGE_DIRECTORY = Path(__file__).resolve().parent.parent / "distributedlog"
 GENERATED_MARKER = "    # --- made "
-"""The line of a class after which all methods are generated."""
+"""The line of a class from which on, to its end, all is made."""
 LINE_MAX = 110
 
 
 def main() -> None:
-    """Write both modules."""
+    """Write both faces."""
     for make_module in (asyncio_module, blocking_module):
         path, text = make_module()
         path.write_text(text)
 
 
 def asyncio_module() -> tuple[Path, str]:
-    """Return path and text of `aio.py`, with methods generated from the trio classes."""
+    """`aio.py`, its calls made from the trio classes."""
     return fill_generated(
         PACKAGE_DIRECTORY / "aio.py",
         {face[0].__name__: dict(asyncio_methods(*face)) for face in API_CLASSES},
@@ -116,7 +113,7 @@ def asyncio_module() -> tuple[Path, str]:
 
 
 def blocking_module() -> tuple[Path, str]:
-    """Return path and text of `blocking.py`, with methods generated from those of `aio.py`."""
+    """`blocking.py`, its calls made from those of `aio.py`."""
     text = (PACKAGE_DIRECTORY / "aio.py").read_text()
     return fill_generated(
         PACKAGE_DIRECTORY / "blocking.py",
@@ -128,7 +125,7 @@ def blocking_module() -> tuple[Path, str]:
 
 
 def fill_generated(path: Path, methods_by_class: dict[str, MethodTexts]) -> tuple[Path, str]:
-    """Return path and text of a module, with the methods that its classes do not define by hand."""
+    """A face, each of its classes with the calls that it does not have by hand."""
     lines = path.read_text().splitlines()
     for class_node in reversed(class_nodes("\n".join(lines))):
         assert class_node.end_lineno is not None
@@ -158,12 +155,12 @@ def fill_generated(path: Path, methods_by_class: dict[str, MethodTexts]) -> tupl
 
 
 def class_nodes(text: str) -> list[ast.ClassDef]:
-    """Return the classes of a module."""
+    """Of a module."""
     return [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
 
 
 def method_nodes(class_node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Return the methods of a class."""
+    """Of a class."""
     return [
         node for node in class_node.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
@@ -172,10 +169,7 @@ def method_nodes(class_node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFu
 def asyncio_methods(
     trio_class: type[Any], inner_attribute: str, left_out_names: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each public method of a trio class for its asyncio class.
-
-    The generated method runs the trio method in the event loop thread.
-    """
+    """The public calls of a trio class, each as one that hops to the loop."""
     for base in trio_class.__mro__[:-1]:
         for method in method_nodes(*class_nodes(inspect.getsource(base))):
             name, signature, target = (
@@ -214,11 +208,7 @@ def asyncio_methods(
 
 
 def summary(trio_class: type[Any], method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return the docstring of a generated method.
-
-    It consists of the first paragraph, a reference to the trio method if there are more paragraphs and the
-    line has space, and the last paragraph if that begins with "Raises:".
-    """
+    """The docstring's first paragraph, if there is room a word of where there is more, and what it raises."""
     first, *other_paragraphs = (ast.get_docstring(method) or "").split("\n\n")
     raises = (
         [other_paragraphs.pop()]
@@ -236,10 +226,7 @@ def summary(trio_class: type[Any], method: ast.FunctionDef | ast.AsyncFunctionDe
 
 
 def blocking_methods(class_node: ast.ClassDef, text: str) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each method of an asyncio class for its blocking class.
-
-    The generated method waits in the calling thread.
-    """
+    """The calls of an asyncio class, each as one that waits in the thread that calls."""
     for method in method_nodes(class_node):
         if method.name not in ASYNC_ONLY:
             start = min([method.lineno, *(decorator.lineno for decorator in method.decorator_list)])
