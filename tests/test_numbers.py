@@ -140,10 +140,12 @@ TIMES = {"since", "wall_ms", "before"}
 """Any time, also before 1970."""
 
 
-def numbers_of(kind: type[Any], left_out: str = "") -> Iterator[tuple[str, str]]:
+def numbers_of(
+    kind: type[Any], left_out: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, str]]:
     """(call, parameter) of each public number."""
     for name, call in inspect.getmembers(kind, inspect.isfunction):
-        if name.startswith("_") or name in left_out.split():
+        if name.startswith("_") or name in left_out:
             continue
         for one in inspect.signature(call).parameters.values():
             if re.search(r"\b(int|float)\b", str(one.annotation)) and one.name not in BY_OTHERS:
@@ -151,9 +153,9 @@ def numbers_of(kind: type[Any], left_out: str = "") -> Iterator[tuple[str, str]]
 
 
 NUMBERS = [
-    (cls.__name__, name, parameter)
-    for cls, _, left_out in API_CLASSES
-    for name, parameter in numbers_of(cls, left_out)
+    (api_class.name, name, parameter)
+    for api_class in API_CLASSES
+    for name, parameter in numbers_of(api_class.trio_class, api_class.excluded)
 ]
 OTHER_ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "Namespace.delete_log": ("l",),
