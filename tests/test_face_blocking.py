@@ -162,7 +162,7 @@ def test_a_loop_of_lone_writes_is_told_of_submit(
     with namespace.open_log("l").open_writer() as writer:
         for _ in range(20):
             writer.write(rec(1))
-        with pytest.warns(RuntimeWarning, match=r'log "l".*submit\(\) pipelines'):
+        with pytest.warns(RuntimeWarning, match=r'log "l".*Use submit\(\)'):
             writer.write(rec(1))
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -1,14 +1,16 @@
 # The hand-written part of distributedlog/aio.py: tools/generate_api_variants.py adds the other calls.
-"""The asyncio face: the same calls as `distributedlog`, for an asyncio event loop.
+"""The asyncio API: the calls of `distributedlog` for an asyncio event loop.
 
     async with open_namespace(uri) as namespace:
         async with namespace.open_log("orders").open_writer() as writer:
             dlsn = await writer.write(LogRecord(txid=1, payload=b"first"))
 
-The trio client runs in one background thread a namespace. A record costs an append to a buffer; a wait that
-cannot be answered at once costs a hop to that thread and back. Cancelling a wait withdraws no write (G7).
-The end of a namespace is waited for even if its task is cancelled again. Signal handlers, logging handlers
-and the end of the program: see `distributedlog.blocking`.
+The trio client runs in one background thread per namespace. Submitting a record appends it to a buffer. A
+call that cannot be answered at once switches to that thread and back. Cancelling a wait does not withdraw a
+write (G7). The end of an ``async with`` block of a namespace waits for the client to end, even if the task is
+cancelled again.
+
+For signal handlers, logging handlers and the end of the program, see `distributedlog.blocking`.
 """
 
 import asyncio
@@ -96,7 +98,7 @@ T = TypeVar("T")
 async def run(
     background: Background, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs
 ) -> T:
-    """Run a call in the trio loop; cancelled here, it is cancelled there."""
+    """Run a call in the background thread and return its result. Cancelling this cancels the call."""
     outcome: CrossThreadFuture[T] = CrossThreadFuture()
     scope = trio.CancelScope()
     try:
@@ -108,33 +110,33 @@ async def run(
 
 
 async def outcome_of(_: Background, outcome: CrossThreadFuture[T]) -> T:
-    """Wait for what the trio loop gives."""
+    """Wait for an outcome. Return its value or raise its error."""
     await future_of(outcome)
     return outcome.result()
 
 
 def future_of(outcome: CrossThreadFuture[T]) -> "asyncio.Future[None]":
-    """Return a future of this event loop that is set when there is an outcome."""
+    """Return a future of this event loop that is done when the outcome is set."""
     event_loop = asyncio.get_running_loop()
     asyncio_future = event_loop.create_future()
 
-    def take() -> None:
+    def set_done() -> None:
         if not asyncio_future.done():
             asyncio_future.set_result(None)
 
-    def tell() -> None:
-        with suppress(RuntimeError):  # the event loop has ended: nobody waits
-            event_loop.call_soon_threadsafe(take)
+    def notify_event_loop() -> None:
+        with suppress(RuntimeError):  # the event loop is closed: no task waits
+            event_loop.call_soon_threadsafe(set_done)
 
-    outcome.add_done_callback(tell)
+    outcome.add_done_callback(notify_event_loop)
     return asyncio_future
 
 
 async def wait_shielded(future: "asyncio.Future[Any]", wait_s: float) -> None:
-    """Wait until it is done. Cancelled, wait for ``wait_s`` at most, and raise the cancellation then.
+    """Wait for a future. After a cancellation wait at most ``wait_s`` longer, then raise the cancellation.
 
-    anyio cancels a task in each iteration of the event loop until the task leaves its scope. A cleanup that
-    must end before that is awaited with this function.
+    anyio cancels a task in each iteration of the event loop until the task leaves its scope. This function
+    lets a cleanup end before that.
     """
     loop = asyncio.get_running_loop()
     deadline_s: float | None = None
@@ -153,7 +155,10 @@ async def wait_shielded(future: "asyncio.Future[Any]", wait_s: float) -> None:
 async def opened(
     background: Background, wrap: Callable[[Background, T], C], open_it: Callable[[], Awaitable[T]]
 ) -> C:
-    """What ``open_it`` opens in the trio loop, wrapped; cancelled wherever, it is given up there."""
+    """Open an object in the background thread and return it, wrapped.
+
+    If the wait is cancelled, the background thread closes the object.
+    """
     handover = pending_open(background, wrap, open_it)
     try:
         return await outcome_of(background, handover.start())
@@ -163,10 +168,14 @@ async def opened(
 
 
 class _Closable(Closeable):
-    """``async with`` closes it. On an exception it is given up: waited for 2 s at most, it goes on."""
+    """An object that its ``async with`` block closes.
+
+    If an exception ends the block, the object is abandoned. The block waits for its cleanup for at most 2 s.
+    The cleanup then continues in the background thread.
+    """
 
     async def aclose(self) -> object:
-        """Close it."""
+        """Close the object."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -179,8 +188,8 @@ class _Closable(Closeable):
             await self.aclose()
         else:
             with suppress(asyncio.TimeoutError, DistributedLogError):
-                given_up = outcome_of(self._background, self._abandon())
-                await asyncio.wait_for(given_up, ABANDON_TIMEOUT_S)
+                abandoned = outcome_of(self._background, self._abandon())
+                await asyncio.wait_for(abandoned, ABANDON_TIMEOUT_S)
 
 
 async def wait_outcome(
@@ -188,7 +197,7 @@ async def wait_outcome(
     add_callback: Callable[[Callable[[], object]], object],
     remove_callback: Callable[[Callable[[], object]], object],
 ) -> None:
-    """Wait until an outcome is known; whoever stops waiting is forgotten."""
+    """Wait until a write has an outcome. A cancelled wait removes its callback."""
     outcome: CrossThreadFuture[None] = CrossThreadFuture()
     set_outcome = partial(outcome.set, None)
     try:
@@ -202,7 +211,7 @@ async def wait_outcome(
 
 
 class PendingWrite:
-    """A record that was taken: ``await`` gives its DLSN once it is durable, or raises (G2, G7)."""
+    """A submitted record. Await it to get the DLSN when the record is durable, or the error (G2, G7)."""
 
     __slots__ = ("_chunk", "_slot")
 
@@ -211,11 +220,11 @@ class PendingWrite:
         self._slot = slot
 
     def done(self) -> bool:
-        """Is the outcome known?"""
+        """Whether the outcome is known."""
         return self._chunk.is_done(self._slot)
 
     def result(self) -> DLSN:
-        """The DLSN. Raises the write's error, or `InvalidRequest` while the outcome is not known."""
+        """Return the DLSN. Raise the write's error, or `InvalidRequest` while the outcome is unknown."""
         if not self._chunk.is_done(self._slot):
             raise InvalidRequest("the write is not done yet: await it")
         return self._chunk.result(self._slot)
@@ -223,11 +232,9 @@ class PendingWrite:
     def __await__(self) -> Generator[Any, Any, DLSN]:
         chunk, slot = self._chunk, self._slot
         if not chunk.is_done(slot):
-            when_done, forget = (
-                partial(chunk.add_done_callback, slot),
-                partial(chunk.remove_done_callback, slot),
-            )
-            yield from wait_outcome(chunk.buffer, when_done, forget).__await__()
+            add_callback = partial(chunk.add_done_callback, slot)
+            remove_callback = partial(chunk.remove_done_callback, slot)
+            yield from wait_outcome(chunk.buffer, add_callback, remove_callback).__await__()
         return chunk.result(slot)
 
     def __repr__(self) -> str:
@@ -235,7 +242,7 @@ class PendingWrite:
 
 
 class PendingBulk(Sequence[PendingWrite]):
-    """Records that were handed over in one call; see `distributedlog.log.write.entry_batch.PendingBulk`."""
+    """The pending writes of the records of one call. See `distributedlog.PendingBulk`."""
 
     __slots__ = ("_bulk",)
 
@@ -243,23 +250,23 @@ class PendingBulk(Sequence[PendingWrite]):
         self._bulk = bulk
 
     def done(self) -> bool:
-        """Are all outcomes known?"""
+        """Whether all outcomes are known."""
         return self._bulk.is_done()
 
     def result(self) -> list[DLSN]:
-        """The DLSNs. Raises the first error, or `InvalidRequest` while an outcome is not known."""
+        """Return the DLSNs. Raise the first error, or `InvalidRequest` while an outcome is unknown."""
         if not self._bulk.is_done():
             raise InvalidRequest("the writes are not done yet: await them")
         return self._bulk.writer_bulk().result()
 
     async def wait(self) -> None:
-        """Until `done`; raises nothing."""
+        """Wait until all outcomes are known, without raising the error of a write."""
         bulk = self._bulk
         if not bulk.is_done():
             await wait_outcome(bulk.buffer, bulk.add_done_callback, bulk.remove_done_callback)
 
     async def outcomes(self) -> list[DLSN | DistributedLogError]:
-        """One a record, when all are known."""
+        """Wait until all outcomes are known. Return one per record: its DLSN or its error."""
         await self.wait()
         return self._bulk.writer_bulk().known_outcomes()
 
@@ -280,11 +287,11 @@ class PendingBulk(Sequence[PendingWrite]):
 
 
 class LogWriter(_Closable):
-    """The one writer of a log; see `distributedlog.LogWriter`."""
+    """The only writer of a log. See `distributedlog.LogWriter`."""
 
     def __init__(self, background: Background, buffer: WriteBuffer) -> None:
-        what = f'the writer of log "{buffer.name}"'
-        super().__init__(background, what, buffer.abort, buffer.drop)
+        description = f'the writer of log "{buffer.name}"'
+        super().__init__(background, description, buffer.abort, buffer.drop)
         self._buffer = buffer
         self._append = buffer.append
 
@@ -292,10 +299,10 @@ class LogWriter(_Closable):
         return repr(self._buffer.writer)
 
     async def submit(self, record: LogRecord | Buffer) -> PendingWrite:
-        taken = self._append(record)
-        if taken is None:
-            taken = await run(self._background, self._buffer.append_when_capacity, record)
-        chunk, slot = taken
+        location = self._append(record)
+        if location is None:  # the buffer is full
+            location = await run(self._background, self._buffer.append_when_capacity, record)
+        chunk, slot = location
         return PendingWrite(chunk, slot)
 
     async def write(self, record: LogRecord | Buffer, *, expect: DLSN | None = None) -> DLSN:
@@ -309,22 +316,22 @@ class LogWriter(_Closable):
     async def submit_columns(
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
     ) -> PendingBulk:
-        bulk, taken = self._buffer.validate_many(txids, payloads)
-        at = 0
-        while at < taken.record_count:
-            stop = self._buffer.append_many(bulk, taken, at)
-            if stop == at:
-                taken.copy_records()
-                room = self._buffer.append_many_when_capacity
-                stop = await run(self._background, room, bulk, taken, at)
-            at = stop
+        bulk, accepted = self._buffer.validate_many(txids, payloads)
+        start = 0
+        while start < accepted.record_count:
+            stop = self._buffer.append_many(bulk, accepted, start)
+            if stop == start:
+                accepted.copy_records()
+                append_later = self._buffer.append_many_when_capacity
+                stop = await run(self._background, append_later, bulk, accepted, start)
+            start = stop
         return PendingBulk(bulk)
 
     async def submit_packed(
         self, txids: Buffer | None, offsets: Buffer, payloads: Buffer
     ) -> PendingBulk:
-        taken = await run(self._background, self._buffer.submit_packed, txids, offsets, payloads)
-        return PendingBulk(taken)
+        bulk = await run(self._background, self._buffer.submit_packed, txids, offsets, payloads)
+        return PendingBulk(bulk)
 
     async def submit_set(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
         return PendingBulk(await run(self._background, self._buffer.submit_set, records))
@@ -363,39 +370,44 @@ class LogWriter(_Closable):
 
 
 class ByteWriter(_Closable):
-    """Appends bytes to a log; see `distributedlog.ByteWriter`. Each call is a hop to the loop."""
+    """Appends bytes to a log. See `distributedlog.ByteWriter`.
+
+    Each call switches to the background thread.
+    """
 
     def __init__(self, background: Background, writer: TrioByteWriter) -> None:
-        self._handle = taken = ByteWriterHandle(writer, background)
-        super().__init__(background, repr(writer), taken.abort, taken.drop)
+        self._handle = handle = ByteWriterHandle(writer, background)
+        super().__init__(background, repr(writer), handle.abort, handle.drop)
         self._writer = writer
 
     def __repr__(self) -> str:
         return repr(self._writer)
 
     async def write(self, data: Buffer) -> int:
-        """Take bytes; waits for room only. How many were taken: all, but where ``at_limit`` refuses the rest.
+        """Append bytes, waiting only for free space in the buffer. Return the number of accepted bytes.
+
+        Fewer than all are accepted only if a limit is reached and ``at_limit`` is "reject".
 
         Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return await run(self._background, self._writer.write, bytes(data))
 
     async def flush(self) -> int:
-        """Wait until all that was taken is durable and readable; the offset after it.
+        """Wait until all accepted bytes are durable and readable. Return the offset after them.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return await run(self._background, self._writer.flush)
 
     async def tell(self) -> int:
-        """The offset up to which all is durable.
+        """Return the offset up to which all bytes are durable.
 
         Raises: AlreadyClosed.
         """
         return await run(self._background, self._writer.tell)
 
     async def aclose(self) -> None:
-        """As `flush`, then complete the segment and give the lock back. Idempotent.
+        """Flush, close the segment and release the lock. Idempotent.
 
         Raises: WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -403,42 +415,42 @@ class ByteWriter(_Closable):
         self._ended()
 
     async def abort(self) -> None:
-        """Send nothing more; what is not durable yet is unknown (G7).
+        """Stop sending. Bytes that are not durable have an unknown outcome (G7).
 
         Raises: nothing.
         """
-        with suppress(AlreadyClosed):  # with its namespace
+        with suppress(AlreadyClosed):  # closed with its namespace
             await run(self._background, self._handle.abort)
         self._ended()
 
 
 class ByteReader(_Closable):
-    """Reads a log as bytes; see `distributedlog.ByteReader`."""
+    """Reads a log as bytes. See `distributedlog.ByteReader`."""
 
     def __init__(self, background: Background, reader: TrioByteReader) -> None:
         super().__init__(background, repr(reader), reader.aclose)
         self._reader = reader
         self._offset = reader.offset
-        """After what the caller was given: a call that was given up may have read further."""
+        """The offset after the bytes that the caller received. A cancelled call may have read further."""
 
     def __repr__(self) -> str:
         return repr(self._reader)
 
     async def read(self, size: int = -1) -> bytes:
-        """Up to ``size`` bytes, at least one; -1: all up to the end. ``b""`` at the end.
+        """Return 1 to ``size`` bytes, or all bytes up to the end if it is -1. Return ``b""`` at the end.
 
         Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
         offset = self._offset
-        found = await run(self._background, self._reader.read_from, offset, size)
+        data = await run(self._background, self._reader.read_from, offset, size)
         if self._offset != offset:
             raise InvalidRequest(READER_IN_USE_TEXT)
-        self._offset += len(found)
-        return found
+        self._offset += len(data)
+        return data
 
     async def tell(self) -> int:
-        """The offset of the next byte that is read.
+        """Return the offset of the next byte to read.
 
         Raises: AlreadyClosed.
         """
@@ -446,7 +458,7 @@ class ByteReader(_Closable):
         return self._offset
 
     async def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to an offset, from the beginning (0), from here (1), or from the end of what is readable (2).
+        """Move to an offset from the start (0), from the present offset (1) or from the readable end (2).
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
@@ -462,13 +474,13 @@ class ByteReader(_Closable):
 
         Raises: nothing.
         """
-        with suppress(AlreadyClosed):  # with its namespace
+        with suppress(AlreadyClosed):  # closed with its namespace
             await run(self._background, self._reader.aclose)
         self._ended()
 
 
 class LogReader(_Closable):
-    """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
+    """Reads one log. The background thread fetches whole entries. See `distributedlog.LogReader`."""
 
     def __init__(self, background: Background, reader: TrioReader) -> None:
         self._reader = reader
@@ -498,8 +510,8 @@ class LogReader(_Closable):
     async def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
         check_whole("number", number, 1)
         check_wait(wait_s)
-        here = len(self._cursor)
-        if here < number and (wait_s or not here):
+        fetched_count = len(self._cursor)
+        if fetched_count < number and (wait_s or not fetched_count):
             await run(self._background, self._cursor.fetch_records, number, wait_s)
         return self._cursor.take_records(number)
 
@@ -513,7 +525,7 @@ class LogReader(_Closable):
     async def aclose(self) -> None:
         self._cursor.close()
         if self._is_open:
-            with suppress(AlreadyClosed):  # with its namespace
+            with suppress(AlreadyClosed):  # closed with its namespace
                 await run(self._background, self._reader.aclose)
             self._ended()
 
@@ -531,9 +543,9 @@ class LogReader(_Closable):
 
 
 class SegmentWriter(_Closable):
-    """Writes one ledger for a log, then closes it; see `distributedlog.SegmentWriter`.
+    """Writes one staged ledger for a log, then closes it. See `distributedlog.SegmentWriter`.
 
-    Each call is a hop to the background thread: hand over whole entries (`write_packed`), or many records.
+    Each call switches to the background thread. Pass whole entries (`write_packed`) or many records per call.
     """
 
     def __init__(self, background: Background, writer: TrioSegmentWriter) -> None:
@@ -542,12 +554,12 @@ class SegmentWriter(_Closable):
 
     @property
     def token(self) -> SegmentToken | None:
-        """Set by `aclose`."""
+        """The token of the closed ledger. None before `aclose`."""
         return self._writer.token
 
 
 class RangeReader(_Closable):
-    """Gives the user records of some ranges, entry by entry; see `distributedlog.RangeReader`."""
+    """Delivers the user records of ranges, entry by entry. See `distributedlog.RangeReader`."""
 
     def __init__(self, background: Background, reader: TrioRangeReader) -> None:
         super().__init__(background, "a reader of ranges", reader.aclose)
@@ -565,13 +577,13 @@ class RangeReader(_Closable):
         return self._inbox.pop_all()
 
     async def __aiter__(self) -> AsyncIterator[Columns]:
-        while found := await self.read_columns_many():
-            for columns in found:
+        while batch := await self.read_columns_many():
+            for columns in batch:
                 yield columns
 
 
 class MultiReader(_Closable):
-    """Gives entries of several logs, and what became of the logs; see `distributedlog.MultiReader`."""
+    """Delivers entries of several logs, and changes of the logs. See `distributedlog.MultiReader`."""
 
     def __init__(self, background: Background, reader: TrioMultiReader) -> None:
         super().__init__(background, "a reader of several logs", reader.aclose)
@@ -604,7 +616,7 @@ class MultiReader(_Closable):
 
 
 class LogWatch(_Closable):
-    """The logs of a namespace, then their changes; see `distributedlog.LogWatch`."""
+    """The logs of a namespace, then their changes. See `distributedlog.LogWatch`."""
 
     def __init__(self, background: Background, watch: TrioLogWatch) -> None:
         super().__init__(background, "a watch of logs", watch.aclose)
@@ -612,15 +624,15 @@ class LogWatch(_Closable):
         self._inbox: Inbox[LogChange] = Inbox()
 
     async def logs(self) -> dict[str, str]:
-        async def call() -> dict[str, str]:
+        async def get_logs() -> dict[str, str]:
             return self._watch.logs
 
-        return await run(self._background, call)
+        return await run(self._background, get_logs)
 
     async def next(self, wait_s: float | None = None) -> LogChange | None:
         await run(self._background, self._inbox.fill_one, partial(self._watch.next, wait_s))
-        found = self._inbox.pop_all()
-        return found[0] if found else None
+        changes = self._inbox.pop_all()
+        return changes[0] if changes else None
 
     async def __aiter__(self) -> AsyncIterator[LogChange]:
         while (change := await self.next()) is not None:
@@ -628,7 +640,7 @@ class LogWatch(_Closable):
 
 
 class SegmentWatch(_Closable):
-    """The changes of a log's segments; see `distributedlog.SegmentWatch`."""
+    """The changes of a log's segments, in order. See `distributedlog.SegmentWatch`."""
 
     def __init__(self, background: Background, watch: TrioSegmentWatch) -> None:
         super().__init__(background, f'a watch of segments of log "{watch.name}"', watch.aclose)
@@ -638,8 +650,8 @@ class SegmentWatch(_Closable):
 
     async def next(self, wait_s: float | None = None) -> SegmentChange | None:
         await run(self._background, self._inbox.fill_one, partial(self._watch.next, wait_s))
-        found = self._inbox.pop_all()
-        return found[0] if found else None
+        changes = self._inbox.pop_all()
+        return changes[0] if changes else None
 
     async def __aiter__(self) -> AsyncIterator[SegmentChange]:
         while (change := await self.next()) is not None:
@@ -647,7 +659,7 @@ class SegmentWatch(_Closable):
 
 
 class Subscription(_Closable):
-    """A log as one subscriber reads it; see `distributedlog.Subscription`."""
+    """A log as one subscriber reads it. See `distributedlog.Subscription`."""
 
     def __init__(self, background: Background, subscription: TrioSubscription) -> None:
         super().__init__(background, f'subscription "{subscription.name}"', subscription.abort)
@@ -677,7 +689,7 @@ class Subscription(_Closable):
 
 
 class WorkClaim:
-    """A stretch of the log that is this process's to handle; see `distributedlog.WorkClaim`."""
+    """An item of the log that this process has claimed. See `distributedlog.WorkClaim`."""
 
     def __init__(self, background: Background, claim: TrioWorkClaim) -> None:
         self.number, self.first, self.end = claim.number, claim.first, claim.end
@@ -698,7 +710,7 @@ class WorkClaim:
 
 
 class WorkQueue(_Closable):
-    """A log as many workers handle it; see `distributedlog.WorkQueue`."""
+    """A log that several workers handle. See `distributedlog.WorkQueue`."""
 
     def __init__(self, background: Background, queue: TrioWorkQueue) -> None:
         super().__init__(background, f'work queue "{queue.name}"', queue.aclose)
@@ -715,8 +727,8 @@ class WorkQueue(_Closable):
         call = partial(self._queue.claim, bytes_max=bytes_max, wait_s=wait_s)
         handover = pending_claim(self._background, call)
         try:
-            found = await outcome_of(self._background, handover.start())
-            return None if found is None else WorkClaim(self._background, found)
+            claim = await outcome_of(self._background, handover.start())
+            return None if claim is None else WorkClaim(self._background, claim)
         except BaseException:
             handover.abandon()
             raise
@@ -732,7 +744,7 @@ class WorkQueue(_Closable):
 
 
 class Positions:
-    """The positions of one log; see `distributedlog.log.services.named_positions.Positions`."""
+    """The named positions of one log. See `distributedlog.Positions`."""
 
     def __init__(self, background: Background, positions: TrioPositions) -> None:
         background.register_user(self)
@@ -741,7 +753,7 @@ class Positions:
 
 
 class Log:
-    """Names a log; see `distributedlog.Log`."""
+    """A log of a namespace, by name. See `distributedlog.Log`."""
 
     def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
         background.register_user(self)
@@ -773,7 +785,7 @@ class Log:
 
 
 class Namespace:
-    """The logs under one path; see `distributedlog.Namespace`. Made by `open_namespace`."""
+    """The logs under one path. `open_namespace` creates it. See `distributedlog.Namespace`."""
 
     def __init__(self, background: Background, namespace: TrioNamespace) -> None:
         background.register_user(self)
@@ -783,7 +795,7 @@ class Namespace:
     async def logs(self, prefix: str = "") -> AsyncIterator[str]:
         after: str | None = ""
         while after is not None:
-            page = await run(self._background, self._namespace.log_page, prefix, after)
+            page = await self.log_page(prefix, after)
             for name in page.names:
                 yield name
             after = page.next
@@ -800,10 +812,10 @@ class Namespace:
 
 
 class _Opened(Generic[T]):
-    """An async context manager over one that the background loop holds. Once only.
+    """An async context manager over one that is entered in the background thread. Use it only once.
 
-    It ends even if its task is cancelled again: ``__aexit__`` waits for the end for some seconds, and the
-    background thread ends in any case.
+    ``__aexit__`` waits for the end for some seconds, even if its task is cancelled again. The background
+    thread ends in any case.
     """
 
     async def __aexit__(
@@ -823,7 +835,7 @@ class _Opened(Generic[T]):
         self._context.request_exit().result()
 
     async def _stop(self) -> None:
-        self._background.begin_stop()  # it ends, whether this waits or not
+        self._background.begin_stop()  # the thread ends even if this task stops waiting
         loop = asyncio.get_running_loop()
         stopped = loop.run_in_executor(None, self._background.stop)
         await wait_shielded(stopped, EXIT_S_MAX)
@@ -844,7 +856,7 @@ class _Opened(Generic[T]):
 
     async def __aenter__(self) -> T:
         if self._context is not None:
-            raise InvalidRequest("it is entered once; open another one")
+            raise InvalidRequest("a context manager can be entered only once. Create another one.")
         try:
             self._background.start()
             self._context = BackgroundContext(self._background, self._manager)
@@ -858,14 +870,14 @@ class _Opened(Generic[T]):
 def open_namespace(
     uri: str, *, config: Mapping[str, Any] | None = None, metrics: "Registry | None" = None
 ) -> _Opened[Namespace]:
-    """The namespace of a URI; ``async with`` it. See `distributedlog.open_namespace`."""
+    """Open the namespace of a URI with ``async with``. See `distributedlog.open_namespace`."""
     return _Opened(
         open_trio_namespace(uri, config=config, metrics=metrics), "distributedlog client", Namespace
     )
 
 
 def local_cluster(*args: Any, **options: Any) -> _Opened[LocalClusterInfo]:
-    """A whole cluster on this machine; ``async with`` it. See `distributedlog.local_cluster`."""
+    """Run a cluster on this machine with ``async with``. See `distributedlog.local_cluster`."""
     from distributedlog.cluster.local.local_cluster import local_cluster as trio_local_cluster
 
     return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalClusterInfo)

@@ -1,26 +1,32 @@
 # The hand-written part of distributedlog/blocking.py: tools/generate_api_variants.py adds the other calls.
-"""The blocking face: the same calls without ``await``, for plain threads.
+"""The blocking API: the calls of `distributedlog` without ``await``, for plain threads.
 
     with open_namespace(uri) as namespace, namespace.open_log("orders").open_writer() as writer:
         dlsn = writer.write(LogRecord(txid=1, payload=b"first"))       # durable
-        pending = writer.submit(LogRecord(txid=2, payload=b"second"))  # taken
+        pending = writer.submit(LogRecord(txid=2, payload=b"second"))  # accepted
         dlsn = pending.result()                                        # durable
 
-The trio client runs in one background thread a namespace. `LogWriter.submit` only appends to a buffer; what
-waits is `PendingWrite.result`, `LogWriter.commit`, and ``submit`` itself while the buffer is full. All
-objects may be used by several threads; a reader by one at a time, a second call that waits raises
-`InvalidRequest`. The interpreter's switch interval is set to 0.5 ms, for the whole process (H27). After
-``fork()`` open anew.
+The trio client runs in one background thread per namespace. `LogWriter.submit` appends the record to a
+buffer, and waits only while the buffer is full. `PendingWrite.result` and `LogWriter.commit` wait for
+durability.
 
-Signal handlers and finalizers (``__del__``) may call. If they interrupt a step of a call of the same
-namespace that must end first, or run in the background thread, their call raises `InvalidRequest` and does
-nothing. While the interrupted call only waits, theirs works. In another thread they wait as any call does. A
-logging handler may call, and wait: lines of the background thread are handled in a thread of their own.
+Several threads may use an object concurrently. Only one thread at a time may use a reader. A second call that
+must wait raises `InvalidRequest`. Opening a namespace sets the interpreter's switch interval to at most
+0.5 ms for the whole process (H27). After ``fork()`` the child must open its own namespace.
 
-Close writers. When a program ends without that, or after an exception, its exit waits for submitted records
-for at most 5 s. It prints one line with the number that is not known to be durable. The end of a namespace
-waits as long for the writers that are still open, and logs such a line. After ``os._exit`` or a deadly signal
-nothing is waited for. Children of `multiprocessing` end by ``os._exit``: close writers there.
+Signal handlers and finalizers (``__del__``) may call this API:
+
+- If they interrupt a call of the same namespace while it only waits, their call works.
+- If they interrupt a step that must end first, or run in the background thread, their call raises
+  `InvalidRequest` and has no effect.
+- In another thread their call waits as any other.
+
+Logging handlers may call this API and wait. A separate thread handles the log lines of the background thread.
+
+Close writers before the program ends. Otherwise the exit waits for submitted records for at most 5 s, and
+prints the number of records that are not known to be durable. The end of a namespace waits as long for its
+open writers, and logs that number. ``os._exit`` and a fatal signal end the program without any wait. Child
+processes of `multiprocessing` end with ``os._exit``, so close writers in them.
 """
 
 import io
@@ -78,14 +84,17 @@ log = get_logger("distributedlog.blocking")
 
 
 def outcome_of(background: Background, outcome: CrossThreadFuture[T]) -> T:
-    """Wait for what the loop gives."""
+    """Wait for an outcome. Return its value or raise its error."""
     return background.wait(outcome)
 
 
 def opened(
     background: Background, wrap: Callable[[Background, T], C], open_it: Callable[[], Awaitable[T]]
 ) -> C:
-    """What ``open_it`` opens in the loop, wrapped; interrupted wherever, it is given up there."""
+    """Open an object in the background thread and return it, wrapped.
+
+    If the wait is interrupted, the background thread closes the object.
+    """
     background.check_may_wait()
     handover = pending_open(background, wrap, open_it)
     try:
@@ -101,7 +110,10 @@ def wait_outcome(
     remove_callback: Callable[[Callable[[], object]], object],
     timeout_s: float | None = None,
 ) -> None:
-    """Wait until an outcome is known; whoever stops waiting is forgotten. Raises `RequestTimeout`."""
+    """Wait until a write has an outcome. A wait that ends early removes its callback.
+
+    Raises `RequestTimeout` after ``timeout_s`` (None: no limit).
+    """
     outcome: CrossThreadFuture[None] = CrossThreadFuture()
     set_outcome = partial(outcome.set, None)
     buffer.check_may_wait()
@@ -117,7 +129,11 @@ def wait_outcome(
 
 
 class _Closable(Closeable):
-    """``with`` closes it. On an exception it is given up: waited for 2 s at most, it goes on."""
+    """An object that its ``with`` block closes.
+
+    If an exception ends the block, the object is abandoned. The block waits for its cleanup for at most 2 s.
+    The cleanup then continues in the background thread.
+    """
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
@@ -130,17 +146,18 @@ class _Closable(Closeable):
 
 
 class PendingWrite:
-    """A record that was taken: `result` gives its DLSN once it is durable, or raises (G2, G7).
+    """A submitted record. `result` returns the DLSN when the record is durable, or raises the error (G2, G7).
 
-    It has the calls of a `concurrent.futures.Future`, and is none: no lock before one is asked for.
+    It has the calls of `concurrent.futures.Future`. It is not a subclass, because each future has a lock.
+    `future` returns a real one.
     """
 
     __slots__ = ("_chunk", "_slot")
 
     def result(self, timeout_s: float | None = None, **wrong: Never) -> DLSN:
-        """Wait until it is durable; its DLSN. Raises the write's error.
+        """Wait until the record is durable and return its DLSN. Raise the write's error.
 
-        Raises `RequestTimeout` when ``timeout_s`` is over: the record may still be written.
+        Raises `RequestTimeout` after ``timeout_s`` (None: no limit). The record may be written later.
         """
         if timeout_s is not None:
             check_wait(timeout_s, "timeout_s")
@@ -148,17 +165,15 @@ class PendingWrite:
             raise _unexpected_argument(wrong)
         chunk, slot = self._chunk, self._slot
         if not chunk.is_done(slot):
-            when_done, forget = (
-                partial(chunk.add_done_callback, slot),
-                partial(chunk.remove_done_callback, slot),
-            )
-            wait_outcome(chunk.buffer, when_done, forget, timeout_s)
+            add_callback = partial(chunk.add_done_callback, slot)
+            remove_callback = partial(chunk.remove_done_callback, slot)
+            wait_outcome(chunk.buffer, add_callback, remove_callback, timeout_s)
         return chunk.result(slot)
 
     def exception(
         self, timeout_s: float | None = None, **wrong: Never
     ) -> DistributedLogError | None:
-        """As `result`, but gives the write's error, or None. Raises `RequestTimeout`."""
+        """Wait as `result`, and return the write's error or None. Raise `RequestTimeout` as `result`."""
         check_wait(timeout_s, "timeout_s")
         if wrong:
             raise _unexpected_argument(wrong)
@@ -171,20 +186,23 @@ class PendingWrite:
         return None
 
     def running(self) -> bool:
-        """Is the outcome not known yet?"""
+        """Whether the outcome is still unknown."""
         return not self.done()
 
     def cancel(self) -> bool:
-        """False, always: what was taken is written (G7)."""
+        """Return False: a submitted record cannot be withdrawn (G7)."""
         return False
 
     def cancelled(self) -> bool:
-        """False, always."""
+        """Return False."""
         return False
 
     def add_done_callback(self, call: Callable[["PendingWrite"], object]) -> None:
-        """Have it called with this object once the outcome is known: here where it is, else in a thread of
-        the namespace's, in order. What it raises is logged."""
+        """Call a function with this object when the outcome is known.
+
+        If it is known already, the call is made here. Otherwise a thread of the namespace makes the calls, in
+        order. Exceptions of the function are logged.
+        """
         chunk, slot = self._chunk, self._slot
         if chunk.is_done(slot):
             _run_callback(call, self)
@@ -195,7 +213,7 @@ class PendingWrite:
             chunk.buffer.wake_loop()
 
     def future(self) -> "Future[DLSN]":
-        """A `concurrent.futures.Future` in state RUNNING, for `wait` and `as_completed` of that module."""
+        """Return a running `concurrent.futures.Future`, for `wait` and `as_completed` of that module."""
         future: Future[DLSN] = Future()
         future.set_running_or_notify_cancel()
 
@@ -211,7 +229,7 @@ class PendingWrite:
 
 
 def _unexpected_argument(wrong: Mapping[str, object]) -> TypeError:
-    """As Python has it, with the one spelling of a time limit: that of `concurrent.futures` has no unit."""
+    """Return the error that Python raises, with a hint for ``timeout``, the name in `concurrent.futures`."""
     name = next(iter(wrong))
     hint = ": the limit is timeout_s, in seconds" if name == "timeout" else ""
     return TypeError(f"unexpected keyword argument {name!r}{hint}")
@@ -225,20 +243,23 @@ def _run_callback(callback: Callable[[PendingWrite], object], pending: PendingWr
 
 
 class PendingBulk(Sequence[PendingWrite]):
-    """Records that were handed over in one call; see `distributedlog.log.write.entry_batch.PendingBulk`."""
+    """The pending writes of the records of one call. See `distributedlog.PendingBulk`."""
 
     __slots__ = ("_bulk",)
 
     def result(self, timeout_s: float | None = None, **wrong: Never) -> list[DLSN]:
-        """Wait until all are durable; their DLSNs. Raises the first error.
+        """Wait until all records are durable and return their DLSNs. Raise the first error.
 
-        Raises `RequestTimeout` when ``timeout_s`` is over: the records may still be written.
+        Raises `RequestTimeout` after ``timeout_s`` (None: no limit). The records may be written later.
         """
         self.wait(timeout_s, **wrong)
         return self._bulk.writer_bulk().result()
 
     def wait(self, timeout_s: float | None = None, **wrong: Never) -> None:
-        """Until `done`. Raises `RequestTimeout` when ``timeout_s`` is over, and nothing else."""
+        """Wait until all outcomes are known, without raising the error of a write.
+
+        Raises `RequestTimeout` after ``timeout_s`` (None: no limit).
+        """
         check_wait(timeout_s, "timeout_s")
         if wrong:
             raise _unexpected_argument(wrong)
@@ -249,31 +270,37 @@ class PendingBulk(Sequence[PendingWrite]):
     def outcomes(
         self, timeout_s: float | None = None, **wrong: Never
     ) -> list[DLSN | DistributedLogError]:
-        """One a record, when all are known. Raises `RequestTimeout` when ``timeout_s`` is over."""
+        """Wait until all outcomes are known. Return one per record: its DLSN or its error.
+
+        Raises `RequestTimeout` after ``timeout_s`` (None: no limit).
+        """
         self.wait(timeout_s, **wrong)
         return self._bulk.writer_bulk().known_outcomes()
 
 
 class LogWriter(_Closable):
-    """The one writer of a log; see `distributedlog.LogWriter`. Any number of threads may write."""
+    """The only writer of a log. Any number of threads may use it. See `distributedlog.LogWriter`."""
 
     def write(self, record: LogRecord | Buffer, *, expect: DLSN | None = None) -> DLSN:
-        """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
+        """Write one record and return its DLSN when it is durable (G2).
 
-        Who writes more than 1,000 a second so is warned once: `submit` pipelines. ``expect``: only directly
-        after the record there; see `distributedlog.LogWriter.write`.
+        A program that makes more than 1,000 such calls per second gets one warning, because `submit` does not
+        wait for each record.
+
+        Args:
+            record: As for `submit`.
+            expect: The DLSN of the log's last record. See `distributedlog.LogWriter.write`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies, PositionConflict.
         """
         if expect is not None:
             return self._background.run(self._buffer.write_after, expect, record)
-        self._background.check_may_wait()  # before the record is taken
+        self._background.check_may_wait()  # before the record is accepted
         if self._buffer.waited_writes.record_write(time.monotonic()):
             warnings.warn(
-                f'log "{self._buffer.name}": over {WAITED_WRITES_PER_S_MAX} calls of write a second, '
-                "each of which "
-                "waits until its record is durable; submit() pipelines",
+                f'log "{self._buffer.name}": more than {WAITED_WRITES_PER_S_MAX} calls of write() per '
+                "second, each waiting until its record is durable. Use submit() to write without this wait.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -288,27 +315,30 @@ class LogWriter(_Closable):
 
 
 class ByteWriter(_Closable, io.RawIOBase):
-    """Appends bytes to a log of ``txids="bytes"``, as a raw file for ``io.BufferedWriter`` and the like.
+    """Appends bytes to a log with ``txids="bytes"``, as a raw file that `io.BufferedWriter` can wrap.
 
-    `write` is a hop to the loop, and waits for room only; `flush` returns when all is durable and readable.
+    `write` switches to the background thread and waits only for free space. `flush` returns when all bytes
+    are durable and readable.
     """
 
     def __del__(self) -> None:
-        """What is dropped is given up by the loop, and not waited for."""
+        """Do nothing, unlike `io.IOBase`: the background thread cleans up a dropped object."""
 
     def writable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def write(self, data: Any) -> int:
-        """Take bytes; how many were taken: all, but where ``at_limit`` refuses the rest.
+        """Append bytes and return the number of accepted bytes.
+
+        Fewer than all are accepted only if a limit is reached and ``at_limit`` is "reject".
 
         Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return self._background.run(self._writer.write, data)
 
     def flush(self) -> None:
-        """Wait until all that was taken is durable and readable.
+        """Wait until all accepted bytes are durable and readable.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -316,7 +346,7 @@ class ByteWriter(_Closable, io.RawIOBase):
             self._background.run(self._writer.flush)
 
     def close(self) -> None:
-        """As `flush`, then complete the segment and give the lock back. Idempotent.
+        """Flush, close the segment and release the lock. Idempotent.
 
         Raises: WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -324,138 +354,138 @@ class ByteWriter(_Closable, io.RawIOBase):
             try:
                 self._background.run(self._handle.aclose)
             finally:
-                self._gone()
+                self._set_closed()
 
     def abort(self) -> None:
-        """Send nothing more; what is not durable yet is unknown (G7).
+        """Stop sending. Bytes that are not durable have an unknown outcome (G7).
 
         Raises: nothing.
         """
-        with suppress(AlreadyClosed):  # with its namespace
+        with suppress(AlreadyClosed):  # closed with its namespace
             self._background.run(self._handle.abort)
-        self._gone()
+        self._set_closed()
 
-    def _gone(self) -> None:
-        self.flush = lambda: None  # type: ignore[method-assign]  # which the next line calls
+    def _set_closed(self) -> None:
+        self.flush = lambda: None  # type: ignore[method-assign]  # the next line calls it
         io.RawIOBase.close(self)
         self._ended()
 
 
 class ByteReader(_Closable, io.RawIOBase):
-    """Reads a log of ``txids="bytes"``, as a raw file: for ``io.BufferedReader`` and what is above."""
+    """Reads a log with ``txids="bytes"``, as a raw file that `io.BufferedReader` can wrap."""
 
     def __del__(self) -> None:
-        """What is dropped is given up by the loop, and not waited for."""
+        """Do nothing, unlike `io.IOBase`: the background thread cleans up a dropped object."""
 
     def readable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def read(self, size: int | None = -1) -> bytes:
-        """Up to ``size`` bytes, at least one; -1: all up to the end. ``b""`` at the end.
+        """Return 1 to ``size`` bytes, or all bytes up to the end if it is -1. Return ``b""`` at the end.
 
         Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
-        wanted = -1 if size is None else size
+        size = -1 if size is None else size
         offset = self._offset
-        found = self._background.run(self._reader.read_from, offset, wanted)
+        data = self._background.run(self._reader.read_from, offset, size)
         if self._offset != offset:
             raise InvalidRequest(READER_IN_USE_TEXT)
-        self._offset += len(found)
-        return found
+        self._offset += len(data)
+        return data
 
     def readall(self) -> bytes:
-        """As `read` without a size."""
+        """Return all bytes up to the end."""
         return self.read()
 
     def readinto(self, buffer: Any) -> int:
-        """As `read`, into a buffer; how many bytes."""
-        room = memoryview(buffer).cast("B")
-        found = self.read(len(room))
-        room[: len(found)] = found
-        return len(found)
+        """Read as `read`, into a buffer, and return the number of bytes."""
+        target = memoryview(buffer).cast("B")
+        data = self.read(len(target))
+        target[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         """Stop fetching. Idempotent.
 
         Raises: nothing.
         """
-        with suppress(AlreadyClosed):  # with its namespace
+        with suppress(AlreadyClosed):  # closed with its namespace
             self._background.run(self._reader.aclose)
         io.RawIOBase.close(self)
         self._ended()
 
 
 class LogReader(_Closable):
-    """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
+    """Reads one log. The background thread fetches whole entries. See `distributedlog.LogReader`."""
 
 
 class SegmentWriter(_Closable):
-    """Writes one ledger for a log, then closes it; see `distributedlog.SegmentWriter`.
+    """Writes one staged ledger for a log, then closes it. See `distributedlog.SegmentWriter`.
 
-    Each call is a hop to the background thread: hand over whole entries (`write_packed`), or many records.
+    Each call switches to the background thread. Pass whole entries (`write_packed`) or many records per call.
     """
 
 
 class RangeReader(_Closable):
-    """Gives the user records of some ranges, entry by entry; see `distributedlog.RangeReader`."""
+    """Delivers the user records of ranges, entry by entry. See `distributedlog.RangeReader`."""
 
 
 class MultiReader(_Closable):
-    """Gives entries of several logs, and what became of the logs; see `distributedlog.MultiReader`."""
+    """Delivers entries of several logs, and changes of the logs. See `distributedlog.MultiReader`."""
 
 
 class LogWatch(_Closable):
-    """The logs of a namespace, then their changes; see `distributedlog.LogWatch`."""
+    """The logs of a namespace, then their changes. See `distributedlog.LogWatch`."""
 
     @property
     def logs(self) -> dict[str, str]:
-        async def call() -> dict[str, str]:
+        async def get_logs() -> dict[str, str]:
             return self._watch.logs
 
-        return self._background.run(call)
+        return self._background.run(get_logs)
 
 
 class SegmentWatch(_Closable):
-    """The changes of a log's segments; see `distributedlog.SegmentWatch`."""
+    """The changes of a log's segments, in order. See `distributedlog.SegmentWatch`."""
 
 
 class Subscription(_Closable):
-    """A log as one subscriber reads it; see `distributedlog.Subscription`."""
+    """A log as one subscriber reads it. See `distributedlog.Subscription`."""
 
 
 class WorkClaim:
-    """A stretch of the log that is this process's to handle; see `distributedlog.WorkClaim`."""
+    """An item of the log that this process has claimed. See `distributedlog.WorkClaim`."""
 
 
 class WorkQueue(_Closable):
-    """A log as many workers handle it; see `distributedlog.WorkQueue`."""
+    """A log that several workers handle. See `distributedlog.WorkQueue`."""
 
 
 class Positions:
-    """The positions of one log; see `distributedlog.log.services.named_positions.Positions`."""
+    """The named positions of one log. See `distributedlog.Positions`."""
 
 
 class Log:
-    """Names a log; see `distributedlog.Log`."""
+    """A log of a namespace, by name. See `distributedlog.Log`."""
 
 
 class Namespace:
-    """The logs under one path; see `distributedlog.Namespace`. Made by `open_namespace`."""
+    """The logs under one path. `open_namespace` creates it. See `distributedlog.Namespace`."""
 
 
 class _Opened(Generic[T]):
-    """A context manager over one that the background loop holds. Once only."""
+    """A context manager over one that is entered in the background thread. Use it only once."""
 
     def __exit__(self, *_: object) -> None:
         assert self._context is not None
         background = self._background
-        background.check_may_wait()  # else it would be left half closed
+        background.check_may_wait()  # otherwise an error would leave the namespace half closed
         try:
             with suppress(AlreadyClosed):
                 background.settle(EXIT_S_MAX).wait()
@@ -471,14 +501,14 @@ class _Opened(Generic[T]):
 def open_namespace(
     uri: str, *, config: Mapping[str, Any] | None = None, metrics: "Registry | None" = None
 ) -> _Opened[Namespace]:
-    """The namespace of a URI; use it in a ``with``. See `distributedlog.open_namespace`."""
+    """Open the namespace of a URI with ``with``. See `distributedlog.open_namespace`."""
     return _Opened(
         open_trio_namespace(uri, config=config, metrics=metrics), "distributedlog client", Namespace
     )
 
 
 def local_cluster(*args: Any, **options: Any) -> _Opened[LocalClusterInfo]:
-    """A whole cluster on this machine; use it in a ``with``. See `distributedlog.local_cluster`."""
+    """Run a cluster on this machine with ``with``. See `distributedlog.local_cluster`."""
     from distributedlog.cluster.local.local_cluster import local_cluster as trio_local_cluster
 
     return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalClusterInfo)
