@@ -1,8 +1,8 @@
-"""Questions to a node over a separate connection, and the check that its addresses lead back to it.
+"""Query a node over a separate connection, and check that a node's addresses lead back to it.
 
-A node registers the addresses that others dial. Only a program that dials a wrong one notices it, so the node
-dials its addresses itself (`AddressCheck`). It compares the node ID in the HELLO of the answer with its own.
-The handshake is that of every connection, so a node of any version answers it.
+A node registers the addresses that other programs dial. Only a program that dials a wrong address notices it,
+so the node dials its addresses itself (`AddressCheck`). It compares the node ID in the HELLO of the answer
+with its own. The handshake is that of every connection, so a node of any version answers it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -44,7 +44,17 @@ async def query_node(
     query: Callable[[ClientLink, float], Awaitable[Answer]],
     timeout_s: float,
 ) -> Answer:
-    """Dial a node, greet it, ask it, and close the connection. Raises `DistributedLogError`."""
+    """Dial a node, run a query on the connection, and close it.
+
+    Args:
+        host: The machine to dial from.
+        address: The address of the node.
+        query: Receives the link and the timeout in seconds, and returns the answer.
+        timeout_s: The limit for all of this.
+
+    Raises:
+        DistributedLogError: The node could not be reached or did not answer in time, or the query failed.
+    """
     endpoint = Endpoint(host, lambda: Hello(kind=HEALTH))
     answers: list[Answer] = []
     error: DistributedLogError = RequestTimeout(f"no answer within {timeout_s:g} s")
@@ -55,7 +65,7 @@ async def query_node(
                 try:
                     answers.append(await query(link, timeout_s))
                 finally:
-                    link.close(ConnectionLost("the question is answered"))
+                    link.close(ConnectionLost("the query is complete"))
             except DistributedLogError as caught:
                 error = caught
             nursery.cancel_scope.cancel()
@@ -65,7 +75,7 @@ async def query_node(
 
 
 async def identify_node(host: Host, address: Address, timeout_s: float = ANSWER_TIMEOUT_S) -> Hello:
-    """Return what the node at an address states about itself. Raises `DistributedLogError`."""
+    """Return the HELLO of the node at an address. Raises `DistributedLogError`."""
 
     async def peer(link: ClientLink, timeout_s: float) -> Hello:
         return link.peer
@@ -83,7 +93,7 @@ class AdvertisedAddress:
     """An address that a node advertises."""
 
     listener: str
-    """Its name; "" is the default one."""
+    """The name of its listener; "" is the default one."""
     address: Address
     for_peers: bool
     """Whether other nodes dial it. Others may be for networks that this machine does not reach."""
@@ -102,7 +112,7 @@ def advertised_addresses_of(
     """Return the addresses of a node.
 
     Args:
-        given: The addresses in the node's configuration to listen on, by listener name.
+        listen_addresses: The addresses to listen on in the node's configuration, by listener name.
         listeners: The open listeners.
         addresses: The advertised addresses, by listener name.
         peers_listener: The listener whose addresses other nodes use.
@@ -146,7 +156,7 @@ class AddressCheck:
         self._loopback_found: list[HealthCondition] = []
 
     def conditions(self) -> list[HealthCondition]:
-        """Return what is wrong with the addresses now."""
+        """Return the present problems of the addresses."""
         return [*self._conditions_by_address.values(), *self._loopback_found]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -161,7 +171,7 @@ class AddressCheck:
                 await trio.sleep(backoff.next_s())
 
     async def check(self) -> bool:
-        """Check each address once; return whether all of them are right."""
+        """Check each address once; return whether all of them are correct."""
         addresses = self._addresses()
         self._loopback_found = await self._loopback_conditions(addresses)
         all_right = True

@@ -1,8 +1,8 @@
-"""A client's end of a connection to a server: requests pipelined, each answered by its number.
+"""The client's end of a connection, with pipelined requests that are matched to replies by number.
 
-`request` is for control and reads; adds go over streams (`bookie/client/bookie_client.py`) and use none of
-this per entry. A link that hears nothing for `PING_AFTER_SILENCE_S` pings, and ends after
-`END_AFTER_SILENCE_S`. Made by `rpc.Endpoint`.
+`ClientLink.request` is for control requests and reads. Adds use streams (`bookie/client/bookie_client.py`),
+which need none of this per entry. A link sends a ping after `PING_AFTER_SILENCE_S` without received bytes,
+and ends after `END_AFTER_SILENCE_S`. `rpc.Endpoint` makes these links.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,16 +21,16 @@ from .link import Link
 
 PING_AFTER_SILENCE_S = 2.0
 END_AFTER_SILENCE_S = 6.0
-"""A watch on a half-open connection would wait forever. TCP keepalive alone is slower, and the simulator has
-none."""
+"""Without this limit, a watch on a half-open connection would wait forever. TCP keepalive alone is slower,
+and the simulator does not have it."""
 SWEEP_INTERVAL_S = 1.0
 STALL_S = 0.5
-"""A sweep that wakes this late was stalled itself: it gives everybody the time back (H25)."""
+"""A sweep that wakes this late was stalled itself. It then restarts the silence timers of the peers (H25)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a request: its flags and its body, which is the receiver's own memory."""
+    """The answer to a request. The receiver owns the memory of the body."""
 
     flags: int
     body: memoryview
@@ -38,11 +38,11 @@ class Reply:
 
 OnReply = Callable[[Reply | DistributedLogError], None]
 OnFrame = Callable[[int, int, int, int, memoryview], None]
-"""Gets op, flags, status, ident and body of a frame; the body is valid during the call only."""
+"""Receives op, flags, status, ident and body of a frame. The body is valid during the call only."""
 
 
 class PendingReply:
-    """A request under way."""
+    """A request that is not answered yet."""
 
     __slots__ = ("error", "finished", "ident", "on_reply", "op", "reply")
 
@@ -50,19 +50,19 @@ class PendingReply:
         self.op = op
         self.ident = ident
         self.on_reply = on_reply
-        """Gets the replies instead of whoever waits for `done`."""
+        """Receives the replies. If it is None, a task waits for `finished`."""
         self.finished = trio.Event()
         self.reply: Reply | None = None
         self.error: DistributedLogError | None = None
 
 
 class ClientLink(Link):
-    """A connection to a server, with any number of requests under way."""
+    """A connection to a server, with any number of pending requests."""
 
     _on_frame: OnFrame | None = None
-    """Gets the frames that answer no request."""
+    """Receives frames that are not replies to requests."""
     _on_batch: Callable[[], None] | None = None
-    """Called after all whole frames of one receive: the place to act once on many acks."""
+    """Called after all complete frames of one receive, to act once on many acknowledgements."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class ClientLink(Link):
         self._hello_event = trio.Event()
         self._welcome_event = trio.Event()
         self.welcome = Welcome()
-        """What the server answered to our proof."""
+        """The server's answer to this client's proof."""
 
     def subscribe(
         self,
@@ -95,13 +95,13 @@ class ClientLink(Link):
         on_turn: Callable[[], None] | None = None,
         on_closed: Callable[[DistributedLogError], None] | None = None,
     ) -> None:
-        """Give the link's one owner the frames that answer no request.
+        """Give the one owner of the link all frames that are not replies to requests.
 
         Args:
-            on_frame: Gets each of these frames.
-            on_batch: Called after all whole frames of one receive: the place to act once on many of them.
-            on_turn: Called just before each turn of the sender (`Link.subscribe_turns`).
-            on_closed: Gets the reason when the link has ended, after the owners of requests got it.
+            on_frame: Receives each of these frames.
+            on_batch: Called after all complete frames of one receive, to act once on many frames.
+            on_turn: Called just before the send task sends (`Link.subscribe_turns`).
+            on_closed: Receives the reason when the link has ended, after all pending requests received it.
         """
         self._on_frame = on_frame
         self._on_batch = on_batch
@@ -111,10 +111,18 @@ class ClientLink(Link):
             self.on_closed.append(on_closed)
 
     async def request(self, op: int, *body: Buffer, flags: int = 0, timeout_s: float) -> Reply:
-        """Ask and wait for the answer.
+        """Send a request and wait for the reply.
 
-        Raises the error that the answer carries, `RequestTimeout` after ``timeout_s`` (the outcome is
-        unknown), or what closed the link.
+        Args:
+            op: The operation.
+            body: The parts of the body.
+            flags: The flags of the frame.
+            timeout_s: The timeout, which the server also receives as a deadline.
+
+        Raises:
+            RequestTimeout: No reply arrived in time. The outcome is unknown.
+            ConnectionLost: The link ended.
+            DistributedLogError: The reply carries an error, or the link was closed with it.
         """
         return await self.wait_reply(
             self.start_request(op, *body, flags=flags, timeout_s=timeout_s), timeout_s
@@ -123,16 +131,29 @@ class ClientLink(Link):
     def start_request(
         self, op: int, *body: Buffer, flags: int = 0, timeout_s: float
     ) -> PendingReply:
-        """Ask, and go on: `wait_reply` or `discard_request` what is returned. Raises what closed the link."""
+        """Send a request without waiting.
+
+        Pass the result to `wait_reply` or `discard_request`. Raises the error that closed the link.
+        """
         return self._send_request(op, body, flags, timeout_s, None)
 
     def start_repeated_request(
         self, op: int, *body: Buffer, flags: int = 0, timeout_s: float, on_reply: OnReply
     ) -> PendingReply:
-        """Ask what may be answered more than once, without a task: ``on_reply`` gets each answer.
+        """Send a request that may have several replies, without a task.
 
-        The last one has no `REPLY_MORE`, or is an error, also the one that closed the link. The caller
-        looks after the deadline, and may `discard_request` it before. Raises what closed the link.
+        The last reply has no `REPLY_MORE`, or is an error. The end of the link counts as an error. The caller
+        enforces the deadline, and can call `discard_request` before the last reply.
+
+        Args:
+            op: The operation.
+            body: The parts of the body.
+            flags: The flags of the frame.
+            timeout_s: The deadline that the server receives.
+            on_reply: Receives each reply.
+
+        Raises:
+            DistributedLogError: The link is closed; the error is the reason.
         """
         return self._send_request(op, body, flags, timeout_s, on_reply)
 
@@ -157,9 +178,9 @@ class ClientLink(Link):
         return pending
 
     async def wait_reply(self, pending: PendingReply, timeout_s: float) -> Reply:
-        """Wait up to ``timeout_s`` for the answer to `start_request`. Raises as `request`.
+        """Wait up to ``timeout_s`` for the reply to `start_request`.
 
-        Does not yield where the answer is here already.
+        Does not yield if the reply is already there. Raises the same errors as `request`.
         """
         try:
             if not pending.finished.is_set():
@@ -176,7 +197,7 @@ class ClientLink(Link):
         return pending.reply
 
     def discard_request(self, pending: PendingReply) -> None:
-        """The answer to `start_request` is not wanted any more."""
+        """Ignore any further reply to a request."""
         self._pending.pop(pending.ident, None)
 
     # --- driven by the endpoint -------------------------------------------------------------------
@@ -197,12 +218,14 @@ class ClientLink(Link):
     def _handle_reply(
         self, flags: int, status: int, ident: int, body: memoryview, owned: bool
     ) -> None:
-        if ident == 0 and status:  # the server says why it is about to close
+        if (
+            ident == 0 and status
+        ):  # the reason for which the server is about to close the connection
             self.close(error_from(status, body))
             return
         pending = self._pending.get(ident)
         if pending is None or pending.finished.is_set():
-            return  # the one who asked has given up
+            return  # the request was discarded
         if pending.on_reply is not None:
             if status or not flags & REPLY_MORE:
                 self.discard_request(pending)
@@ -231,15 +254,15 @@ class ClientLink(Link):
             raise ProtocolError(f"{self.peer_address} sent operation {op} before HELLO and AUTH")
 
     async def wait_hello(self) -> Greeting:
-        """Wait for the server's HELLO. Raises what closed the link."""
+        """Wait for the server's HELLO. Raises the error that closed the link."""
         await self._hello_event.wait()
         if self._greeting is None:
-            assert self.closed is not None, "told of a HELLO, or of the end"
+            assert self.closed is not None, "the event is set by a HELLO or by the end of the link"
             raise self.closed.again()
         return self._greeting
 
     async def wait_welcome(self) -> Greeting:
-        """Wait for the server's HELLO and its answer to AUTH. Raises what closed the link."""
+        """Wait for the server's HELLO and its answer to AUTH. Raises the error that closed the link."""
         await self._welcome_event.wait()
         if self.closed is not None:
             raise self.closed.again()
@@ -247,7 +270,7 @@ class ClientLink(Link):
         return self._greeting
 
     async def receive(self) -> None:
-        """Take what comes until the link ends, then tell all who wait."""
+        """Receive frames until the link ends, then pass the reason to all pending requests."""
         try:
             await self.receive_loop(self._handle_frames)
         finally:
@@ -268,7 +291,7 @@ class ClientLink(Link):
                 callback(reason)
 
     async def monitor(self) -> None:
-        """Ping when silent; end the link when the silence goes on."""
+        """Send a ping when the peer is silent, and end the link if it stays silent."""
         pinged = False
         while self.closed is None:
             sleep_started = trio.current_time()
@@ -281,9 +304,7 @@ class ClientLink(Link):
             if silent_s >= END_AFTER_SILENCE_S:
                 self.close(ConnectionLost(f"{self.peer_address} was silent for {silent_s:.1f} s"))
             elif now > self.reader.deadline:
-                self.close(
-                    ConnectionLost(f"{self.peer_address} did not finish a frame it had begun")
-                )
+                self.close(ConnectionLost(f"{self.peer_address} did not complete a frame in time"))
             elif silent_s < PING_AFTER_SILENCE_S:
                 pinged = False
             elif not pinged:
@@ -292,7 +313,7 @@ class ClientLink(Link):
 
 
 def _lost_request_error(reason: DistributedLogError, peer: str) -> DistributedLogError:
-    """What a request under way learns from the end of its link: its outcome is unknown."""
+    """Return the error for a pending request when its link ends: its outcome is unknown."""
     if isinstance(reason, ConnectionLost):
         return reason.again()
     return ConnectionLost(f"the connection to {peer} ended: {reason}")

@@ -1,16 +1,20 @@
-"""Who has a place among the connections of a server, and who gives his up: arithmetic, no waiting.
+"""Assign connection slots of a server to classes of peers, and choose the connections to evict.
 
-A descriptor is a place. Places are kept apart, so that no kind of peer can lock out another one:
+Each connection uses one descriptor, which is one slot. Each class of peers has its own slots, so that no
+class can lock out another one. This module computes only; nothing in it waits.
 
-- strangers, who have not said yet who they are: when all are taken the address that has most gives up its
-  oldest. Whoever speaks at once is through before that; whoever is silent makes room. Those that have begun
-  a handshake have a place in its turn: where all of that address have, its newest goes, and comes again. In
-  the other order none of a crowd would wait for as long as its turn takes (H224). Who had its turn and does
-  not answer is as one who is silent: else a byte would be a place.
-- nodes of this cluster, and the questions of this machine about its own health: places that others do not
-  get. They may take others' besides.
-- all others: three quarters of them an address at most; when there are none, a connection that has been
-  silent for longer than a client of ours ever is gives way, else the newcomer is told to come again.
+- Unauthenticated peers, which have not sent their HELLO. If all these slots are in use, the address with most
+  of them loses its oldest connection. A peer that sends its HELLO at once leaves this class before that.
+- Unauthenticated peers in a TLS handshake. A connection that has begun a TLS handshake keeps its slot until
+  its turn (`HandshakeLimiter`). If all connections of the address have begun one, the newest is evicted, and
+  its client dials again. Evicting the oldest would mean that no client of a crowd waits long enough for its
+  turn (H224). A peer that had its turn and does not answer counts as silent. Otherwise, one byte would
+  reserve a slot.
+- Nodes of this cluster, and health checks from this machine, have reserved slots. Further nodes use the slots
+  of other peers.
+- All other peers: one address can use three quarters of these slots. If the slots are full, a connection is
+  evicted that has been silent for longer than a client of this system ever is. If there is none, the new peer
+  is rejected with `TooBusy` and retries later.
 """
 
 from dataclasses import dataclass, field
@@ -21,52 +25,59 @@ from .link import Link
 from .rejection_log import host_of
 
 HEALTH = "health"
-"""The kind in the HELLO of one who asks after this node's health from its own machine."""
+"""The kind in the HELLO of a health check from the node's own machine."""
 NODE_KINDS = ("metadata", "bookie", "write-proxy", "read-proxy")
 UNAUTHENTICATED_MAX = 256
-"""In the turn of the handshakes that is two and a half seconds, and a dial is given up after almost five."""
+"""At `HANDSHAKES_PER_S`, these take about 2.5 s. A dial times out after almost 5 s."""
 NODES_MAX = 64
 CONNECTIONS_PER_NODE_MAX = 8
 HEALTH_MAX = 4
 IDLE_S_MIN = 8.0
-"""A client of ours pings after two seconds of silence, and gives its link up after six."""
+"""Clients of this system send a ping after 2 s of silence, and close a silent link after 6 s."""
 
 
 @dataclass(slots=True)
 class ConnectionLimiter:
-    """Of one server with ``connections_max`` descriptors for its peers."""
+    """The connection slots of one server.
+
+    ``connections_max`` is the number of descriptors for its peers.
+    """
 
     connections_max: int
     unauthenticated: dict[Link, str] = field(default_factory=dict)
-    """Link to host; the oldest first, as in all of these."""
+    """Link to host, the oldest first. All of these dictionaries have this order."""
     nodes: dict[Link, str] = field(default_factory=dict)
-    """Link to node id."""
+    """Link to node ID."""
     health: dict[Link, str] = field(default_factory=dict)
     others: dict[Link, str] = field(default_factory=dict)
 
     @property
     def unauthenticated_max(self) -> int:
-        """How many may be there that have not said who they are."""
+        """The number of slots for unauthenticated peers."""
         return max(1, min(UNAUTHENTICATED_MAX, self.connections_max // 6))
 
     @property
     def nodes_max(self) -> int:
-        """How many places are kept for nodes."""
+        """The number of slots that are reserved for nodes."""
         return min(NODES_MAX, self.connections_max // 8)
 
     @property
     def others_max(self) -> int:
-        """How many places there are for everybody."""
+        """The number of slots for all other peers."""
         reserved = self.unauthenticated_max + self.nodes_max + HEALTH_MAX
         return max(1, self.connections_max - reserved)
 
     @property
     def per_host_max(self) -> int:
-        """How many of those one address may have."""
+        """The number of slots among `others_max` that one address can use."""
         return max(1, self.others_max * 3 // 4)
 
     def admit(self, link: Link) -> Link | None:
-        """A connection has come; the one that gives way to it, if there must be one."""
+        """Give a new connection an unauthenticated slot.
+
+        Returns:
+            The link to evict, or None. The caller closes it.
+        """
         self.unauthenticated[link] = host_of(link.peer_address)
         if len(self.unauthenticated) <= self.unauthenticated_max:
             return None
@@ -80,9 +91,20 @@ class ConnectionLimiter:
     def classify(
         self, link: Link, hello: Hello, *, is_node: bool, is_local: bool, now: float
     ) -> Link | None:
-        """A stranger has said who it is; the one that gives way to it. Raises `TooBusy`.
+        """Move a link to the class of its peer after the HELLO.
 
-        ``node``: as far as can be told it is a node of this cluster. ``local``: it is on this machine.
+        Args:
+            link: The link, admitted before.
+            hello: The HELLO that the peer sent.
+            is_node: Whether the peer is a node of this cluster, as far as this can be determined now.
+            is_local: Whether the peer is on this machine.
+            now: The current time of the event loop.
+
+        Returns:
+            The link to evict, or None. The caller closes it.
+
+        Raises:
+            TooBusy: All slots are in use, and no link in them has been silent for `IDLE_S_MIN`.
         """
         self.unauthenticated.pop(link, None)
         host = host_of(link.peer_address)
@@ -108,7 +130,7 @@ class ConnectionLimiter:
             if now - idlest.received_at < IDLE_S_MIN:
                 raise TooBusy(
                     f"{len(self.others)} connections are open here, {host_connections} of them from {host};"
-                    f" allowed are {self.others_max}, and {self.per_host_max} from one address"
+                    f" the limit is {self.others_max}, and {self.per_host_max} from one address"
                 )
             self.others[link] = host
             return self._evict(idlest)
@@ -120,6 +142,6 @@ class ConnectionLimiter:
         return link
 
     def release(self, link: Link) -> None:
-        """A connection has ended."""
+        """Free the slot of a link that ended."""
         for links in (self.unauthenticated, self.nodes, self.health, self.others):
             links.pop(link, None)

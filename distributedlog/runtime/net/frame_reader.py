@@ -1,7 +1,7 @@
-"""Whole frames out of the bytes of one connection, and the memory that all connections share for it (pure).
+"""Split the bytes of one connection into complete frames, in memory that all connections share (pure).
 
-Received bytes land in one buffer a process; a frame that is not complete moves to a buffer of its own that
-grows as its bytes arrive, out of the process' budget (H36).
+Bytes are received into one buffer per process. An incomplete frame moves to a separate buffer. That buffer
+grows as bytes arrive, within a memory limit of the process (H36).
 """
 
 from collections.abc import Callable, Iterator
@@ -15,32 +15,40 @@ WINDOW_BYTES = 1024 * 1024
 WINDOW_FIRST_BYTES = 128 * 1024
 WINDOW_MIN_BYTES = 4 * 1024
 WINDOW_DIALLED_BYTES = 64 * 1024
-"""How much of the process' buffer a connection reads into at a time. What a server receives is served before
-anybody else is: a megabyte of the smallest requests would be a second. So a peer's window begins small, and
-grows and shrinks with the time that what was in it took (`served`). A server's large reply is received where
-it will stay: only its first bytes pass through that buffer."""
+"""How many bytes of the shared buffer a connection receives at a time.
+
+A server handles everything that it received from one peer before it serves another one. One megabyte of the
+smallest requests would take a second. So a peer's window starts small, and then changes with the time that
+its requests take (`FrameReader.adapt_window`). A large reply of a server is received into its final buffer,
+and only its first bytes pass through the shared one.
+"""
 SERVE_TIME_TARGET_S = 0.01
-"""What was received at a time should take no longer."""
+"""The requests of one receive should take at most this time."""
 PARTIAL_FIRST_BYTES = 256 * 1024
-"""A frame not yet complete gets this much at first, and four times as much when that is full."""
+"""The first size of the buffer for an incomplete frame. When it is full, the buffer becomes four times as
+large."""
 SLOW_AFTER_S = 0.1
 SLOW_BYTES_PER_SECOND = 1024 * 1024
-"""An unfinished frame that stands still for so long, or comes so slowly, gives its memory up to others."""
+"""An incomplete frame that pauses for this long, or arrives at a lower rate, can lose its memory to other
+frames."""
 LARGE_BYTES = 2 * 1024 * 1024 + 64 * 1024
 LARGE_BUFFERS = 12
-"""A reader in sequence has two or three replies under way and about five not yet taken by its caller."""
+"""A sequential reader has two or three pending replies, and about five that its caller has not consumed yet.
+"""
 FRAME_TIME_MIN_S = 5.0
 FRAME_BYTES_PER_SECOND = 256 * 1024
-"""A started frame must be complete within FRAME_SECONDS plus its length at this rate."""
+"""A started frame must be complete within `FRAME_TIME_MIN_S` plus its length divided by this rate."""
 
 Frame = tuple[int, int, int, int, int, memoryview, bool]
-"""op, flags, status, ident, deadline_ms, body, owned: a body that is not owned is gone with the next one."""
+"""op, flags, status, ident, deadline_ms, body, owned. A body that is not owned is invalid after the next
+frame."""
 
 
 class ReceiveSpace:
-    """What the connections of a process share: one buffer, one budget for incomplete frames.
+    """Memory that all connections of a process share: a receive buffer, and a budget for incomplete frames.
 
-    The first ENVELOPE_BYTES of the buffer are room for the head of a frame whose envelope was cut.
+    The first ENVELOPE_BYTES of the buffer are for the first part of an envelope that was received in two
+    parts.
     """
 
     def __init__(self, receive_bytes: int, partial_bytes_max: int) -> None:
@@ -48,16 +56,22 @@ class ReceiveSpace:
         self.partial_bytes = 0
         self.partial_bytes_max = partial_bytes_max
         self.large_buffers = BufferPool(LARGE_BYTES, LARGE_BUFFERS)
-        """Where large frames are received; who keeps a part of one keeps its buffer."""
+        """Buffers for large frames. A reference to a part of a frame keeps its buffer in use."""
         self.outgoing_bytes = 0
-        """What waits to be sent, on all links."""
+        """The bytes that wait to be sent, on all links."""
         self.partials: dict[FrameReader, None] = {}
-        """Those of peers, not of servers that we dialled, with a frame that is not complete."""
+        """The readers with an incomplete frame, without those of dialed servers."""
 
     def free_partial_space(self, size: int, for_reader: "FrameReader", now: float) -> bool:
-        """Is there room for so much more? Frames that hardly move give theirs up, the slowest first.
+        """Make space for more bytes of incomplete frames, and return whether there is enough.
 
-        Who announces much and sends little would hold the room of those who send: it is theirs first.
+        If necessary, the slowest frames lose their memory. Otherwise, a peer that announces large frames and
+        sends little could block those that do send.
+
+        Args:
+            size: The number of bytes.
+            for_reader: The reader that needs the space. If it is the slowest itself, the result is False.
+            now: The current time of the event loop.
         """
         while self.partial_bytes + size > self.partial_bytes_max:
             slow = [(reader.partial_rate(now), index) for index, reader in enumerate(self.partials)]
@@ -72,11 +86,17 @@ class ReceiveSpace:
 
 
 class FrameReader:
-    """The incoming half of one connection: bytes go into `buffers`, frames come out of `received`.
+    """The incoming half of one connection: bytes are received into `buffers`, `parse_received` yields frames.
 
-    ``dialled``: the peer is a server of ours. It is trusted with the lengths that it announces, and keeps the
-    memory of a reply that we asked for. ``on_given_up`` is told that another connection took the memory of
-    the frame that was not complete: nothing can be read any more.
+    Args:
+        receive_space: The shared memory.
+        peer: The address of the peer, for errors.
+        frame_bytes_max: The first value of the attribute.
+        on_partial_dropped: Called when another connection took the memory of an incomplete frame. Nothing
+            more can be read then.
+        dialled: Whether the peer is a dialed server. The frame lengths that a server announces are trusted,
+            and memory of its replies is never taken away.
+        now: The current time of the event loop.
     """
 
     def __init__(
@@ -96,28 +116,37 @@ class FrameReader:
         window_bytes = WINDOW_DIALLED_BYTES if dialled else WINDOW_FIRST_BYTES
         self._window = (receive_space.buffer[ENVELOPE_BYTES : ENVELOPE_BYTES + window_bytes],)
         self._cut_envelope = b""
-        """The cut envelope of the next frame, if any."""
+        """The received part of the next frame's envelope, if it was cut."""
         self._partial: memoryview | None = None
         self._partial_received = 0
         self._partial_length = 0
         self._partial_started_at = 0.0
         self.buffers: tuple[memoryview, ...] = self._window
-        """What to receive into next; changes with each call of `received`."""
+        """The buffers for the next receive. Each call of `parse_received` can change them."""
         self.frame_bytes_max = frame_bytes_max
-        """Small before the peer is known (H36), then FRAME_BYTES_MAX."""
+        """Small before the peer is authenticated (H36), then FRAME_BYTES_MAX."""
         self.received_at = now
-        """When something came last; infinite while nothing is read, which is not the peer's delay."""
+        """When bytes were last received. Infinite while reading is paused, so that the pause does not count
+        as silence."""
         self.deadline = inf
         """When the frame that has begun must be complete."""
         self.is_http = False
-        """Was it refused for speaking HTTP? Then it is told so in its own tongue."""
+        """Whether the frame was rejected because the peer speaks HTTP. The peer then receives an HTTP
+        response."""
 
     def parse_received(self, count: int, now: float) -> Iterator[Frame]:
-        """``count`` bytes have come into `buffers`: give each frame that is whole, in order.
+        """Yield each complete frame after a receive into `buffers`, in order.
 
-        To be gone through at once, for other connections use the same buffer; whoever stops before the end
-        reads no further. Raises `ProtocolError` for a length that no frame may have, and `TooBusy` where the
-        memory for a frame that is not complete is used up.
+        The caller must iterate at once, because other connections use the same buffer. If it stops before the
+        end, it must not read from this connection again.
+
+        Args:
+            count: The number of received bytes.
+            now: The current time of the event loop.
+
+        Raises:
+            ProtocolError: A frame announces a length that is not allowed.
+            TooBusy: The memory for incomplete frames is used up.
         """
         self.received_at = now
         buffer = self._receive_space.buffer
@@ -152,7 +181,7 @@ class FrameReader:
             start = stop
         if start == end:
             return
-        if end - start >= 4:  # garbage is told from its first four bytes
+        if end - start >= 4:  # an invalid length is rejected before the whole envelope arrives
             length = int.from_bytes(buffer[start : start + 4], "little")
             if length > self.frame_bytes_max or length < ENVELOPE_BYTES:
                 self._refuse_length(length)
@@ -160,7 +189,7 @@ class FrameReader:
         self.deadline = now + FRAME_TIME_MIN_S
 
     def adapt_window(self, count: int, duration_s: float) -> None:
-        """``count`` bytes were received, and it took so long to serve the frames that were in them."""
+        """Adapt the size of the receive window to the time that the frames of one receive took."""
         old_window = self._window[0]
         size = len(old_window)
         if duration_s > SERVE_TIME_TARGET_S and size >= 2 * WINDOW_MIN_BYTES:
@@ -177,8 +206,8 @@ class FrameReader:
         self.is_http = is_http(length)
         check_length(length, self._peer)
         raise ProtocolError(
-            f"{self._peer} announced a frame of {length} bytes before it said who it is;"
-            f" allowed are {self.frame_bytes_max}"
+            f"{self._peer} announced a frame of {length} bytes before authentication;"
+            f" the limit is {self.frame_bytes_max}"
         )
 
     # --- a frame that is not complete ---------------------------------------------------------------
@@ -210,7 +239,7 @@ class FrameReader:
             and not receive_space.free_partial_space(added_bytes, self, now)
         ):
             raise TooBusy(
-                f"incomplete frames hold {receive_space.partial_bytes} of "
+                f"incomplete frames use {receive_space.partial_bytes} of "
                 f"{receive_space.partial_bytes_max} bytes here"
             )
         receive_space.partial_bytes += added_bytes
@@ -220,13 +249,13 @@ class FrameReader:
         self._set_receive_buffers(new_partial)
 
     def _set_receive_buffers(self, partial: memoryview) -> None:
-        """Receive into the incomplete frame and, where that has all its room, after it."""
+        """Receive into the incomplete frame, and after it into the window if its buffer has the full size."""
         free_part = partial[self._partial_received :]
         is_full_size = len(partial) == self._partial_length
         self.buffers = (free_part, *self._window) if is_full_size else (free_part,)
 
     def partial_rate(self, now: float) -> float:
-        """Bytes a second of the frame that is not complete; infinite while that says nothing."""
+        """Return the bytes per second of the incomplete frame; infinite while it cannot be judged yet."""
         duration_s = now - self._partial_started_at
         if duration_s < SLOW_AFTER_S or self.received_at > now:
             return inf
@@ -234,12 +263,12 @@ class FrameReader:
         return 0.0 if stands_still else self._partial_received / duration_s
 
     def drop_partial_for_others(self) -> None:
-        """The memory of the frame that is not complete is needed elsewhere."""
+        """Free the memory of the incomplete frame for another connection."""
         self.drop_partial()
         self._on_partial_dropped()
 
     def drop_partial(self) -> None:
-        """Give the memory of the frame that is not complete back, if there is one."""
+        """Free the memory of the incomplete frame, if there is one."""
         if self._partial is not None:
             self._receive_space.partial_bytes -= len(self._partial)
             self._receive_space.partials.pop(self, None)

@@ -1,12 +1,13 @@
-"""When a server works on the next handshake: nodes at once, all others in turn, so many a second (H224).
+"""Limit the rate of TLS handshakes at a server; nodes of the cluster do not wait (H224).
 
-A handshake is a millisecond of CPU that does not yield. A thousand clients that come back at one moment were
-a second of it in one loop: heartbeats late, an election, and everybody comes back again. In turn they wait
-some seconds, and the loop has nine tenths of its time for those who are there.
+A handshake takes a millisecond of CPU and does not yield. If a thousand clients reconnect at once, unlimited
+handshakes would block the event loop for a second. Heartbeats would be late, a new leader would be elected,
+and all clients would reconnect again. With the limit, clients wait for some seconds, and nine tenths of the
+loop's time remain for existing connections.
 
-Who comes is not known before the handshake. But where it comes from is: hosts where nodes of the cluster
-were met, as those that dialled or were dialled, go first. Of all others each host has one in the turn, so
-that one machine that comes back for ever makes its own wait.
+The peer's identity is known only after the handshake, but its host is known before. Hosts that had a node of
+the cluster at the other end of a connection, in either direction, do not wait. All other hosts take turns
+with one handshake per host at a time, so a host that reconnects forever delays only itself.
 """
 
 from collections.abc import Callable
@@ -14,33 +15,38 @@ from collections.abc import Callable
 import trio
 
 HANDSHAKES_PER_S = 100
-"""Of those who are not known to be nodes."""
+"""For hosts without a known node."""
 NODE_HOSTS_MAX = 256
-"""Of nodes; the one that was met first is forgotten first."""
+"""Known hosts of nodes. The one that was confirmed least recently is removed first."""
 
 
 class HandshakeLimiter:
-    """Of one process."""
+    """The handshake turns of one process."""
 
     def __init__(self) -> None:
         self._lock = trio.Lock()
         self._next_at = 0.0
         self._node_hosts: dict[str, None] = {}
         self._waiting_by_host: dict[str, tuple[trio.Lock, list[int]]] = {}
-        """Of a host from which somebody waits: whose turn it is among them, and how many they are."""
+        """For each host with waiting handshakes, the lock that orders them and their number."""
         self.waiting_count = 0
 
     def add_node_host(self, host: str) -> None:
-        """A node of the cluster is there, by its certificate."""
+        """Record that a node of the cluster, proved by its certificate, runs on this host."""
         self._node_hosts.pop(host, None)
         self._node_hosts[host] = None
         if len(self._node_hosts) > NODE_HOSTS_MAX:
             del self._node_hosts[next(iter(self._node_hosts))]
 
     async def wait_turn(self, host: str, check_still_open: Callable[[], None]) -> None:
-        """Return when it is the turn of one who comes from there; what ``check`` raises ends its waiting.
+        """Wait until a handshake with a peer on this host may start.
 
-        Who has gone while it waited takes no turn: else those who give up would keep all others from theirs.
+        A peer that disconnected while it waited uses no turn. Otherwise, clients that time out would use up
+        the turns of all others.
+
+        Args:
+            host: The host of the peer.
+            check_still_open: Raises an error if the connection has ended. The error ends the wait.
         """
         if host in self._node_hosts:
             return

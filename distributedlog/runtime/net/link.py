@@ -1,8 +1,11 @@
-"""One connection with frames: a queue of outgoing bytes, and whole frames out of what comes in.
+"""One connection with frames: a queue of outgoing bytes, and complete frames out of the received bytes.
 
-Two tasks a connection: `send_loop` and `receive_loop`. `Link.send` on an idle connection sends at once; on
-a busy one it queues, and the sender task sends what has gathered by the end of the loop turn (H35), so that
-many small frames of a turn share a system call. What comes in goes through a `FrameReader`.
+A connection has two tasks, `Link.send_loop` and `Link.receive_loop`. On an idle connection, `Link.send` sends
+at once. On a busy one it queues, and the send task sends all queued frames at the end of the event-loop
+iteration (H35). Many small frames of one iteration then share a system call. Received bytes are split by a
+`FrameReader`.
+
+The docstrings here call one iteration of the send task a turn.
 """
 
 from collections import deque
@@ -22,12 +25,16 @@ from .frame_reader import Frame, FrameReader, ReceiveSpace
 
 SEND_BUFFERS_MAX = 64
 IDLE_AFTER_S = 0.0002
-"""A connection that sent nothing for so long is idle: what it is given leaves at once, not with the turn."""
+"""A connection that sent nothing for this time is idle. The next frame is sent at once, not at the end of the
+turn."""
 UNREAD_BYTES_MAX = 8 * 1024 * 1024
 ALL_UNREAD_BYTES_MAX = 128 * 1024 * 1024
 UNREAD_BYTES_MIN = 64 * 1024
-"""A peer that does not take its answers is read no further: above the first of a link, and above a quarter of
-what is left of the second, which all links of a process share, but never below the third."""
+"""No further requests are read from a peer that leaves too many bytes of its replies unread.
+
+The limit is the first of these values per link. It is lower if the second, which all links of a process
+share, has less than four times this much left. It is never below the third.
+"""
 
 
 class LinkSession(Protocol):
@@ -36,20 +43,20 @@ class LinkSession(Protocol):
     def on_frame(
         self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
     ) -> None:
-        """Take one frame; ``body`` is valid during the call only. Raise to end the connection."""
+        """Handle one frame. ``body`` is valid during the call only. Raise an error to end the connection."""
         ...
 
     def on_batch_end(self) -> None:
-        """All whole frames of one receive have been handed over."""
+        """Called after all complete frames of one receive."""
         ...
 
     def on_closed(self) -> None:
-        """The connection has ended; called once."""
+        """Called once when the connection has ended."""
         ...
 
 
 class Link:
-    """One side of a connection. Made by `rpc.Endpoint`; both sides share this class."""
+    """One side of a connection. `rpc.Endpoint` makes it; both sides share this class."""
 
     def __init__(
         self,
@@ -68,7 +75,8 @@ class Link:
         self._capacity_event: trio.Event | None = None
         self._outgoing_bytes_max = outgoing_bytes_max
         self._pauses_when_unread = not dialled
-        """Is nothing more read while the peer does not take what it was sent? Not where we ask."""
+        """Whether reading pauses while the peer leaves its replies unread. False on dialed links, which send
+        the requests."""
         self.reader = FrameReader(
             receive_space,
             connection.peer,
@@ -80,31 +88,33 @@ class Link:
         self.peer = Hello()
         self.peer_address = connection.peer
         self.listener = ""
-        """The name of the listener that the connection came in on; "" is the default one."""
+        """The name of the listener that accepted the connection; "" is the default one."""
         self.principal = ANONYMOUS
-        """Who the other end has proved to be (`principals.py`); on a dialled link that is the server."""
+        """The principal that the other end has proved (`principals.py`). On a dialed link, this is the
+        server."""
         self.rights = 0
-        """Bits that the method of its proof defines."""
+        """Bits that the method of the proof defines."""
         self.token: Token | None = None
-        """By which it was proved, if it was a token: it may allow less than its user may."""
+        """The token of the proof, if it was one. It may allow less than the rights of its user."""
         self.proof_ends_at = inf
-        """When the proof ends, and the connection with it."""
+        """When the proof, and with it the connection, ends."""
         self.allowed_operations: bytes | None = None
-        """A byte an operation, not 0 where the peer may ask for it; None: all (`operations.py`)."""
+        """One byte per operation, nonzero if the peer may request it (`operations.py`). None allows all."""
         self._on_turn: Callable[[], None] | None = None
-        """Sends what its owner has gathered while `is_gathering`, just before the sender's turn sends."""
+        """Sends the data that the owner gathered while `is_gathering`. Called just before the send task
+        sends."""
         self.outgoing_bytes = 0
         self.sent_bytes = 0
         self._sent_at = -inf
         self._gathering = False
         self.handshake_deadline = inf
-        """When the peer must have said who it is."""
+        """When the peer must have completed the handshake."""
         self.closed: DistributedLogError | None = None
         self._paused: trio.Event | None = None
 
     @property
     def is_secret(self) -> bool:
-        """Can nobody between read what goes over it?"""
+        """Whether the connection is encrypted."""
         return self._connection.is_secret
 
     @property
@@ -114,16 +124,16 @@ class Link:
 
     @property
     def identity(self) -> CertificateIdentity | None:
-        """Of the other end's certificate, if it has shown one."""
+        """The identity in the other end's certificate, or None if it showed none."""
         return self._connection.identity
 
     @property
     def received_at(self) -> float:
-        """When the peer was heard last; infinite while nothing is read."""
+        """When bytes were last received from the peer; infinite while reading is paused."""
         return self.reader.received_at
 
     def subscribe_turns(self, on_turn: Callable[[], None]) -> None:
-        """Call `the subscriber` just before each turn of the sender: it sends what its owner has gathered.
+        """Call ``on_turn`` just before the send task sends, to send the data that the owner gathered.
 
         A link has one such owner.
         """
@@ -132,18 +142,18 @@ class Link:
     # --- back-pressure ----------------------------------------------------------------------------
 
     def pause_reading(self) -> None:
-        """Read nothing more until `resume_reading`: what was received is more than its server can take."""
+        """Stop reading until `resume_reading`, because the server cannot handle more received frames now."""
         if self._paused is None and self.closed is None:
             self._paused = trio.Event()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume reading after `pause_reading`."""
         if self._paused is not None:
             self._paused.set()
             self._paused = None
 
     async def _wait_resumed(self, paused: trio.Event) -> None:
-        """Wait for the release; neither silence nor an unfinished frame is the peer's fault meanwhile."""
+        """Wait until reading resumes. The peer's silence and frame timers do not run during this time."""
         reader = self.reader
         pause_started, deadline = trio.current_time(), reader.deadline
         reader.received_at = reader.deadline = inf
@@ -153,14 +163,17 @@ class Link:
 
     @property
     def _peer_lags(self) -> bool:
-        """Does the peer leave too much of what it was sent?"""
+        """Whether the peer leaves too many bytes of its replies unread."""
         if self.outgoing_bytes <= UNREAD_BYTES_MIN or not self._pauses_when_unread:
             return False
         free_bytes = ALL_UNREAD_BYTES_MAX - self._receive_space.outgoing_bytes
         return self.outgoing_bytes > min(UNREAD_BYTES_MAX, free_bytes // 4)
 
     async def _wait_peer_reads(self) -> None:
-        """Wait until the peer takes some of it: a sign of life. Without any, it ends as a silent one."""
+        """Wait until the peer accepts some bytes, which counts as a sign of life.
+
+        A peer that accepts none ends as a silent one.
+        """
         pause_started = trio.current_time()
         if self._capacity_event is None:
             self._capacity_event = trio.Event()
@@ -171,16 +184,17 @@ class Link:
     # --- outgoing ---------------------------------------------------------------------------------
 
     def send(self, *buffers: Buffer) -> None:
-        """Queue whole frames. The buffers are kept by reference: never change them after.
+        """Queue complete frames. The buffers are kept by reference and must not change afterwards.
 
-        Silently dropped on a closed link: whoever waits for an answer learns it from the close.
+        On a closed link the frames are dropped. Callers that wait for a reply receive the reason from the
+        close.
         """
         if self.closed is not None:
             return
         added = 0
         for buffer in buffers:
             size = len(buffer)
-            if size:  # of an empty one a connection takes 0 bytes for ever
+            if size:  # a connection accepts 0 bytes of an empty buffer, forever
                 added += size
                 self._queue.append(buffer)
         self.outgoing_bytes += added
@@ -188,12 +202,12 @@ class Link:
         if self.outgoing_bytes > self._outgoing_bytes_max:
             self.close(
                 TooBusy(
-                    f"{self.peer_address} does not read: {self.outgoing_bytes} bytes wait to be sent"
+                    f"{self.peer_address} does not read: {self.outgoing_bytes} bytes are queued for it"
                 )
             )
             return
         if self._gathering or self._wake.is_set():
-            return  # `send_gathered`, or the sender's turn, comes with all that gathers until then
+            return  # `send_gathered`, or the next turn, sends all frames that are queued by then
         now = trio.current_time()
         if now - self._sent_at > IDLE_AFTER_S:
             self._sent_at = now
@@ -204,20 +218,20 @@ class Link:
 
     @property
     def is_gathering(self) -> bool:
-        """Whether the subscriber to turns will be called, whatever else is sent. Not on an idle link."""
+        """Whether ``on_turn`` will be called anyway. False on an idle link."""
         return self._gathering or self._wake.is_set()
 
     def request_turn(self) -> None:
-        """Call the subscriber to turns soon, even if nothing is queued."""
+        """Call ``on_turn`` soon, even if nothing is queued."""
         if not self._gathering:
             self._wake.set()
 
     def gather(self) -> None:
-        """Whoever calls this is about to send several frames, and calls `send_gathered` in the same turn."""
+        """Announce several frames. The caller calls `send_gathered` in the same event-loop iteration."""
         self._gathering = True
 
     def send_gathered(self) -> None:
-        """Send what was gathered since `gather`, without a turn of the sender."""
+        """Send the frames that were gathered since `gather`, without a turn of the send task."""
         try:
             if self.closed is not None or self._wake.is_set():
                 return
@@ -232,19 +246,19 @@ class Link:
             self._gathering = False
 
     def reply(self, ident: int, *body: Buffer, flags: int = 0) -> None:
-        """Answer request ``ident``."""
+        """Send the reply to request ``ident``."""
         size = 0
         for part in body:
             size += len(part)
         self.send(envelope(Op.REPLY, size, ident=ident, flags=flags), *body)
 
     def reply_error(self, ident: int, error: DistributedLogError, *, op: int = Op.REPLY) -> None:
-        """Answer request ``ident`` with an error."""
+        """Reply to request ``ident`` with an error."""
         body = error_body(error)
         self.send(envelope(op, len(body), ident=ident, status=error.code), body)
 
     def flush(self) -> None:
-        """Send what the connection takes now, without waiting for the end of the turn."""
+        """Send as much as the connection accepts now, without waiting for the end of the turn."""
         queue = self._queue
         try:
             while queue:
@@ -272,7 +286,7 @@ class Link:
                 self._capacity_event = None
 
     async def wait_capacity(self, below_bytes: int) -> None:
-        """Return when fewer than ``below_bytes`` wait to be sent. Raises what closed the link."""
+        """Wait until fewer than ``below_bytes`` are queued. Raises the error that closed the link."""
         while self.outgoing_bytes >= below_bytes:
             if self.closed is not None:
                 raise self.closed.again()
@@ -283,7 +297,7 @@ class Link:
             raise self.closed.again()
 
     async def send_loop(self) -> None:
-        """Send what has gathered, a turn at a time, until the link is closed."""
+        """Send queued frames, one turn at a time, until the link is closed."""
         while self.closed is None:
             await self._wake.wait()
             if self._on_turn is not None:
@@ -298,7 +312,7 @@ class Link:
                 self._wake = trio.Event()
 
     def close(self, reason: DistributedLogError) -> None:
-        """End the link now. Its owner is told by the receiver task, never from inside this call."""
+        """End the link now. The receive task notifies its owner later, never inside this call."""
         if self.closed is not None:
             return
         self.closed = reason
@@ -316,10 +330,12 @@ class Link:
     # --- incoming ---------------------------------------------------------------------------------
 
     async def receive_loop(self, handle_frames: Callable[[Iterator[Frame]], None]) -> None:
-        """Hand over what comes, the frames of a receive at a time, until the connection ends.
+        """Receive frames and hand them over, those of one receive at a time, until the connection ends.
 
-        ``take`` goes through them at once, and stops where one of them closed the link. At the end `closed`
-        says why.
+        Afterwards, `closed` has the reason.
+
+        Args:
+            handle_frames: Iterates over the frames at once, and stops if one of them closed the link.
         """
         reader = self.reader
         try:
@@ -341,16 +357,16 @@ class Link:
                         reader.adapt_window(count, trio.current_time() - now)
         except ConnectionLost as error:
             self.close(error)
-        except DistributedLogError as error:  # the peer's fault: tell it if it still listens
+        except DistributedLogError as error:  # caused by the peer, which receives the reason
             if reader.is_http:
                 self.send(HTTP_REPLY)
             self.refuse(error)
 
     def refuse(self, error: DistributedLogError) -> None:
-        """End the link for what the peer did, and tell it why if it still listens."""
+        """End the link because of an error of the peer, and send it the reason."""
         self.reply_error(0, error)
         self.flush()
         self.close(error)
 
     def _refuse_slow(self) -> None:
-        self.refuse(TooBusy(f"{self.peer_address} began a frame and hardly went on with it"))
+        self.refuse(TooBusy(f"{self.peer_address} sends a large frame too slowly"))

@@ -1,12 +1,12 @@
-"""The secret of a cluster on this machine: whoever can read its file owns it, nobody else is let in.
+"""Authenticate the users of a local cluster by a secret in a file that only one user can read.
 
-A node of `dlog local` writes the secret into a file of this user, named by the port that it listens on,
-before it listens; who dials a port of this machine looks there. So one user's commands need no flag, another
-user of the machine is refused, and no URI, argument or ready line holds a secret. A file that says nothing
-any more, because its cluster was killed, goes when the same user listens on that port.
+A node of `dlog local` writes the secret into a file of this user before it listens. The file is named after
+the port. Clients that dial a port of this machine look for this file. So the commands of this user need no
+flag, other users of the machine are rejected, and no URI, argument or ready line contains a secret. A killed
+cluster leaves its file behind. The next cluster of the same user on this port replaces it.
 
-Both sides prove that they know it, over nonces of both: nothing of it goes over the wire, and a program that
-has taken the port of a cluster which ended hears nothing from its clients.
+Both ends prove that they have the secret, over nonces of both ends, and never send it. A program that now
+listens on the port of a stopped cluster learns nothing from the clients of that cluster.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ from . import tcp
 METHOD = BY_LOCAL_SECRET
 SECRET_BYTES = 32
 HOST, NAME = "127.0.0.1", "localhost"
-"""Where such a cluster listens, and what else that is called."""
+"""The address on which such a cluster listens, and its other name."""
 LOOPBACK = (HOST, "::1", NAME)
 _LABEL = b"dlog local 1 "
 
 
 def with_local_secret(host: Host, secret: bytes) -> Host:
-    """The host of a node that serves only those who know ``secret``, which its files tell to this user."""
+    """Return the host of a node that serves only clients with this secret, and writes the secret files."""
 
     def verify(meeting: HandshakeContext, proof: bytes) -> Welcome:
         expected_proof = _proof(secret, meeting, b"client")
@@ -54,7 +54,7 @@ def with_local_secret(host: Host, secret: bytes) -> Host:
             proof, expected_proof
         ):
             raise NotAuthenticated(
-                f"{meeting.peer_address} does not know the secret of this cluster on this machine"
+                f"{meeting.peer_address} does not have the secret of this local cluster"
             )
         return Welcome(LOCAL, session_credential=_proof(secret, meeting, b"server"))
 
@@ -66,7 +66,7 @@ def with_local_secret(host: Host, secret: bytes) -> Host:
 
 
 class _PublishedListener:
-    """A listener whose port's file goes with it."""
+    """A listener that removes the secret file of its port when it is closed."""
 
     def __init__(self, inner: Listener, secret: bytes) -> None:
         self.address = inner.address
@@ -86,9 +86,10 @@ class _PublishedListener:
 
 
 async def dial(address: Address) -> Connection:
-    """As `tcp.dial`. By this machine's name to where such clusters listen, and to no other address before:
+    """Connect to an address as `tcp.dial` does; ``localhost`` leads to 127.0.0.1 first.
 
-    who listens there, on the same port, would hear a proof that it could pass on to the cluster, as its own.
+    Local clusters listen there. A program that listens on the same port of another loopback address could
+    forward the client's proof to the cluster as its own.
     """
     if address[0] == NAME:
         with contextlib.suppress(ConnectionLost):
@@ -97,9 +98,12 @@ async def dial(address: Address) -> Connection:
 
 
 def credentials_for(address: Address) -> Credentials | None:
-    """What to prove to who listens on that port of this machine; None where no file of ours says anything."""
+    """Return the credentials for a port of this machine, or None.
+
+    The result is None if no file of this user has a secret for this port.
+    """
     if address[0] not in (HOST, NAME):
-        return None  # nobody's cluster is there: who listens could pass on what is said (`dial`)
+        return None  # no local cluster listens there, and a proof could be forwarded (`dial`)
     for directory in secret_directories():
         secret = _read_secret(directory / str(address[1]))
         if secret is not None:
@@ -108,7 +112,10 @@ def credentials_for(address: Address) -> Credentials | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Does that name this machine for itself alone? A name such as 127.example.org may lead anywhere."""
+    """Return whether a host is a loopback address or ``localhost``.
+
+    Other names do not count, such as 127.example.org, because they may lead to any machine.
+    """
     if host in LOOPBACK:
         return True
     try:
@@ -122,14 +129,14 @@ def _credentials(secret: bytes) -> Credentials:
         expected_proof = _proof(secret, meeting, b"server")
         if not hmac.compare_digest(welcome.session_credential, expected_proof):
             raise NotAuthenticated(
-                f"who listens at {meeting.peer_address} does not know the secret of the cluster there"
+                f"the program at {meeting.peer_address} does not have the secret of the local cluster"
             )
 
     return Credentials(METHOD, partial(_proof, secret, side=b"client"), True, check=check)
 
 
 def _proof(secret: bytes, meeting: HandshakeContext, side: bytes) -> bytes:
-    # The port: what is said to one of a user's clusters is no use at another one's.
+    # With the port in it, a proof for one of a user's clusters is not valid for another one.
     port = meeting.port.to_bytes(2, "little")
     signed_bytes = _LABEL + side + b"\0" + meeting.server_nonce + meeting.client_nonce + port
     return hmac.digest(secret, signed_bytes, "sha256")
@@ -139,7 +146,7 @@ def _proof(secret: bytes, meeting: HandshakeContext, side: bytes) -> bytes:
 
 
 def secret_directories() -> list[Path]:
-    """Where such files may be, the best place first."""
+    """Return the directories that may contain secret files, the preferred one first."""
     candidates = []
     if runtime_directory := os.environ.get("XDG_RUNTIME_DIR"):
         candidates.append(Path(runtime_directory) / "dlog")
@@ -151,7 +158,11 @@ def secret_directories() -> list[Path]:
 
 
 def write_secret_file(secret: bytes, address: Address) -> None:
-    """Write the port's file, for this user alone. Raises `InvalidRequest` if none can be written."""
+    """Write the secret file of a port, readable by this user only.
+
+    Raises:
+        InvalidRequest: No directory for it is writable.
+    """
     write_private(str(address[1]), secret, "the secret of a local cluster")
 
 
@@ -185,7 +196,7 @@ def write_private(name: str, content: bytes, what: str) -> Path:
 
 
 def remove_secret_files(address: Address, secret: bytes | None = None) -> None:
-    """Take the port's files away; with ``secret`` only those that hold it."""
+    """Remove the secret files of a port; with ``secret``, only files that contain it."""
     for directory in secret_directories():
         file = directory / str(address[1])
         with contextlib.suppress(OSError, NotAuthenticated):
@@ -201,18 +212,18 @@ def _read_secret(path: Path) -> bytes | None:
             return opened_file.read(SECRET_BYTES + 1)
     except (OSError, NotAuthenticated):
         return (
-            None  # none there, or one that others could have written: the server says what it wants
+            None  # none, or one that others could have written: the server's error names its method
         )
 
 
 def _check_owner(path: Path, file_status: os.stat_result | None = None) -> None:
-    """Is it this user's, and closed to others? Raises `NotAuthenticated`."""
-    if not hasattr(os, "geteuid"):  # Windows: what is in a profile is its user's
+    """Raise `NotAuthenticated` unless the path belongs to this user and is closed to others."""
+    if not hasattr(os, "geteuid"):  # Windows: the files of a profile belong to its user
         return
     status = path.stat() if file_status is None else file_status
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise NotAuthenticated(
-            f"{path} is another user's, or open to others: remove it, or chmod go= it"
+            f"{path} belongs to another user or is accessible to others: remove it, or chmod go= it"
         )
 
 

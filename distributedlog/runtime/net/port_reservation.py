@@ -1,9 +1,11 @@
-"""Ports that are kept for those who are told of them, from the choice on.
+"""Reserve ports from their choice until the chosen processes listen on them.
 
-Two clusters that start at one moment on one machine would find the same ports free, and whichever bound
-second would not start. A socket that is bound without SO_REUSEADDR has its port alone, and is given none that
-anybody has; set afterwards, it lets one listener with that option in beside it, as all of ours have it (and
-Linux chooses the port for nobody's own end of a connection).
+Two clusters that start at the same time on one machine would find the same free ports, and the second one to
+bind would not start.
+
+A socket that is bound without SO_REUSEADDR gets its port exclusively, and only if no other socket has it.
+After the option is set on it, one listener with the same option can share the port, and all listeners here
+have the option. Linux also chooses no such port for the local end of a connection.
 """
 
 import contextlib
@@ -19,7 +21,10 @@ DIAL_TIMEOUT_S = 0.5
 
 
 def is_listened_on(address: Address) -> bool:
-    """Whether a program listens there, or may: False only if the machine refuses the connection."""
+    """Return whether a program listens or may listen at an address.
+
+    The result is False only if the machine refuses the connection.
+    """
     try:
         with socket.create_connection(address, timeout=DIAL_TIMEOUT_S) as sock:
             # A free port may be chosen for this very connection, which then leads to itself.
@@ -31,7 +36,7 @@ def is_listened_on(address: Address) -> bool:
 
 
 class ReservedPorts:
-    """Some ports of this machine, until `close` or the end of the process."""
+    """Reserved ports of this machine, until `close` or the end of the process."""
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
@@ -44,9 +49,11 @@ class ReservedPorts:
         self.close()
 
     def reserve(self, address: Address) -> None:
-        """Keep a port of an IPv4 address of this machine.
+        """Reserve a port of an IPv4 address of this machine.
 
-        Raises `AddressInUse`: somebody has it, or had it just now.
+        Raises:
+            AddressInUse: Another socket has the port, or had it a short time ago.
+            InvalidRequest: The system refuses the address for another reason.
         """
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -64,12 +71,12 @@ class ReservedPorts:
         self._sockets.append(sock)
 
     def close(self) -> None:
-        """Let go of them; who listens there is not disturbed. Idempotent."""
+        """Release the ports. Listeners on them are not affected. Idempotent."""
         while self._sockets:
             with contextlib.suppress(OSError):
                 self._sockets.pop().close()
 
     def on_forked(self) -> None:
-        """In a forked child: they are the parent's (H15)."""
+        """Close the copies in a forked child; the parent has the ports (H15)."""
         while self._sockets:
             close_descriptor(self._sockets.pop().detach())

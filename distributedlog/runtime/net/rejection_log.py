@@ -1,8 +1,8 @@
-"""Who was turned away, and why: all counted, and told once for each address and reason.
+"""Count rejected connections and requests, and log each address and reason once.
 
-One line is news, ten thousand are a way to fill a disk: an address and reason that was told is told again
-after `REPEAT_INTERVAL_S`, with how often it came meanwhile. What is remembered, and how many lines there are
-in all, is bounded too, for addresses cost a liar nothing.
+Repeated lines could fill a disk. An address and reason is logged again only after `REPEAT_INTERVAL_S`,
+together with the number of repetitions. An attacker can use any number of addresses, so the number of
+remembered pairs and the number of lines per minute are limited, too.
 """
 
 import logging
@@ -35,7 +35,7 @@ log = get_logger("distributedlog.runtime.net.rejection_log")
 
 
 class RejectionLog:
-    """Of one endpoint. ``counts`` are by reason, since the start."""
+    """The rejections of one endpoint. ``counts_by_reason`` counts since the start."""
 
     def __init__(self) -> None:
         self.counts_by_reason: dict[str, int] = {}
@@ -52,9 +52,14 @@ class RejectionLog:
         code_location: str = "",
         level: int = logging.WARNING,
     ) -> None:
-        """Count it, and tell it if it is news. ``why``: an error of ours, or text without a peer's values.
+        """Count a rejection, and log it unless it was logged recently.
 
-        ``where``: the place in the code, where that is the news.
+        Args:
+            peer_address: The address of the peer, with its port.
+            reason: The key in ``counts_by_reason``.
+            detail: An error that this process raised, or a text without values of the peer.
+            code_location: The place in the code, for an unexpected error.
+            level: The level of the log line.
         """
         self.counts_by_reason[reason] = self.counts_by_reason.get(reason, 0) + 1
         host = host_of(peer_address)
@@ -70,7 +75,7 @@ class RejectionLog:
         while len(self._last_logged) > REMEMBERED_PEERS_MAX:
             del self._last_logged[next(iter(self._last_logged))]
         repeat_text = (
-            f" ({last_logged[1]} more since it was told last)"
+            f" ({last_logged[1]} more since the last such line)"
             if last_logged is not None and last_logged[1]
             else ""
         )
@@ -93,12 +98,18 @@ class RejectionLog:
 
 
 def printable(text: str) -> str:
-    """On one line: what a peer says of itself must not look like a line of ours."""
+    """Return a text with all unprintable characters replaced.
+
+    A value that a peer sent then cannot look like a separate log line.
+    """
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def rejection_reason(error: DistributedLogError) -> str:
-    """In which words a link that ended so is counted; "" for the ordinary end of a connection."""
+    """Return the reason under which an error that ended a link is counted.
+
+    The reason is "" for the normal end of a connection.
+    """
     if isinstance(error, ProtocolError):
         return MALFORMED
     if isinstance(error, TooBusy):
@@ -113,5 +124,5 @@ def rejection_reason(error: DistributedLogError) -> str:
 
 
 def host_of(peer_address: str) -> str:
-    """The address without its port, which is another one with each connection."""
+    """Return an address without its port, which differs from connection to connection."""
     return peer_address.rpartition(":")[0] or peer_address

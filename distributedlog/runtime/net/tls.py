@@ -1,14 +1,17 @@
-"""TLS 1.3 over any `Connection`: who the other end is, and that nobody between reads or changes anything.
+"""TLS 1.3 over any `Connection`: authenticate the other end, and protect the bytes.
 
-Frames, links and servers stay as they are: a host that is wrapped by `with_tls` dials and accepts connections
-whose `identity` is what the other end's certificate says. Certificates carry one URI,
-``dlog://DOMAIN/KIND/NAME``; OpenSSL proves that an authority of ours signed it, the kind, the name and the
-domain are compared here and in `handshake.py` (H227). No tickets and no sessions: each connection is judged
-anew (H223).
+Frames, links and servers do not change. A host that is wrapped by `with_tls` dials and accepts connections
+whose `identity` comes from the other end's certificate. Certificates carry one URI,
+``dlog://DOMAIN/KIND/NAME``. OpenSSL verifies the signature of the cluster's authority. The kind, the name and
+the domain are compared here and in `handshake.py` (H227). There are no tickets and no session resumption, so
+each connection is authenticated from scratch (H223).
 
-What costs memory, or hangs, elsewhere: OpenSSL's buffers keep their largest size, so bytes go in and out in
-pieces (H219); plaintext may be left inside of it when the socket is dry (H220); and what is encrypted and not
-yet taken by the socket is not reported as sent, so that whoever sends waits for it (H218).
+Three properties of OpenSSL and TLS need care:
+
+- OpenSSL's buffers keep the largest size they ever had, so bytes pass through them in chunks (H219).
+- OpenSSL can hold decrypted bytes while the socket is empty (H220).
+- Bytes that are encrypted but not yet accepted by the socket are not reported as sent, so senders wait for
+  them (H218).
 """
 
 import contextlib
@@ -56,28 +59,31 @@ FILES = CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE = (
 )
 PLAIN, EITHER, TLS = "plain", "either", "tls"
 TRANSPORTS = (PLAIN, EITHER, TLS)
-"""``either`` is for the way from one to the other: both are taken, and TLS is tried first."""
+"""``either`` is for the migration from ``plain`` to ``tls``. Both are accepted, and TLS is tried first."""
 CIPHERTEXT_BYTES = 1024 * 1024
-"""Of ciphertext, received at once; one buffer a process. As much as plain connections receive: a server does
-what came together in one turn."""
+"""Ciphertext that is received at once, into one buffer per process. Plain connections receive as much, and a
+server handles the requests of one receive in one event-loop iteration."""
 RECORD_BYTES = 16 * 1024
 DECRYPT_CHUNK_BYTES = 32 * 1024
-"""Of ciphertext, into OpenSSL at once."""
+"""Ciphertext that is passed to OpenSSL at once."""
 ENCRYPT_CHUNK_BYTES = 64 * 1024
-"""Of plaintext, encrypted at once."""
+"""Plaintext that is encrypted at once."""
 BURST_BYTES = 256 * 1024
-"""Of plaintext, encrypted before the socket is offered it: a call of the system for each piece, and a peer
-that is woken for each, cost more than encrypting them."""
+"""Plaintext that is encrypted before the socket is tried. A system call and a wakeup of the peer for each
+piece would cost more than the encryption."""
 RECORD_OVERHEAD_BYTES = 64
-"""What a record is longer by than its plaintext; at most."""
+"""The largest difference between the length of a TLS record and that of its plaintext."""
 KEY_LIFETIME_BYTES = 64 << 30
 KEY_LIFETIME_S = 8 * 3600.0
-"""A connection whose keys were used for so much, or so long, ends; a new one has new keys (H222)."""
+"""A connection whose keys were used for this many bytes, or this long, ends. A new one has new keys (H222).
+"""
 KEY_LIFETIME_SPREAD = 0.1
 REFUSAL_WINDOW_S = 1.0
-"""In TLS 1.3 the dialler is done before it is judged: so long a connection that breaks may be a refusal."""
+"""In TLS 1.3, the handshake of the dialing end completes before the server has checked its certificate. A
+connection that breaks within this time may be a rejection."""
 HANDSHAKE_ANSWER_S = 2.0
-"""Who had its turn, and has not answered in that time, keeps no place before those who wait for theirs."""
+"""A peer that has not answered this long after its handshake turn loses its priority for a connection slot.
+"""
 NAME_CHARS_MAX = 37
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -85,22 +91,22 @@ _URI = re.compile(
     rf"dlog://([A-Za-z0-9._-]{{1,64}})/({'|'.join(KINDS)})/([A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}})"
 )
 _NOT_YET_VALID = 9
-"""OpenSSL's code of a certificate whose time has not begun (X509_V_ERR_CERT_NOT_YET_VALID)."""
+"""OpenSSL's code for a certificate that is not valid yet (X509_V_ERR_CERT_NOT_YET_VALID)."""
 _HAS_EXPIRED = 10
-"""OpenSSL's code of a certificate that has expired (X509_V_ERR_CERT_HAS_EXPIRED)."""
+"""OpenSSL's code for a certificate that has expired (X509_V_ERR_CERT_HAS_EXPIRED)."""
 _ALERT_TEXTS = {
-    "CERTIFICATE_EXPIRED": "our certificate has expired, says the other side",
-    "UNKNOWN_CA": "the other side does not know the authority of our certificate",
-    "CERTIFICATE_REVOKED": "our certificate was revoked, says the other side",
-    "CERTIFICATE_REQUIRED": "the other side wants a certificate",
-    "BAD_CERTIFICATE": "the other side does not take our certificate",
-    "CERTIFICATE_UNKNOWN": "the other side does not take our certificate",
+    "CERTIFICATE_EXPIRED": "the peer reports that the certificate of this side has expired",
+    "UNKNOWN_CA": "the peer does not trust the authority of the certificate of this side",
+    "CERTIFICATE_REVOKED": "the peer reports that the certificate of this side was revoked",
+    "CERTIFICATE_REQUIRED": "the peer requires a certificate",
+    "BAD_CERTIFICATE": "the peer does not accept the certificate of this side",
+    "CERTIFICATE_UNKNOWN": "the peer does not accept the certificate of this side",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _LoadedFiles:
-    """One sound state of the files."""
+    """One valid state of the files."""
 
     server: ssl.SSLContext | None
     client: ssl.SSLContext
@@ -108,22 +114,25 @@ class _LoadedFiles:
 
 
 class Tls:
-    """A directory of ``ca.pem``, ``cert.pem`` and ``key.pem``, and what they are good for.
+    """A directory with ``ca.pem``, ``cert.pem`` and ``key.pem``, and the TLS contexts made from it.
 
-    Files that are replaced are used from the next connection on, once they are still and have shaken hands
-    with themselves in memory; until then, and if they are no good, those of before (H226).
-    Without ``cert.pem``, with ``ca.pem`` alone, a client knows its servers and shows nothing. Raises
-    `InvalidRequest` that names the file.
+    Replaced files are used for new connections after they no longer change and after a test handshake in
+    memory succeeded. Until then, and if they are invalid, the previous files stay in use (H226). With
+    ``ca.pem`` alone, a client verifies its servers and shows no certificate.
+
+    Raises:
+        InvalidRequest: A file is missing or invalid; the error names it.
+        NotAuthenticated: The certificate is not valid yet or has expired, by the clock of this machine.
     """
 
     def __init__(
         self, directory: Path | None, *, shows_certificate: bool = True, authority: str = ""
     ) -> None:
-        """``directory`` None: ``authority`` is what would be in ``ca.pem``, and stays."""
+        """If ``directory`` is None, ``authority`` is the content of ``ca.pem``, which never changes."""
         self.directory = directory
         self._shows_certificate = shows_certificate
         self.receive_buffer = memoryview(bytearray(CIPHERTEXT_BYTES))
-        """What comes from sockets, of all connections of a host: nothing is left in it across an await."""
+        """Receives bytes from the sockets of all connections of a host. It holds no data across an await."""
         self.rng = random.Random(os.urandom(8))
         self.handshake_limiter = HandshakeLimiter()
         self._static: _LoadedFiles | None = None
@@ -136,15 +145,19 @@ class Tls:
 
     @property
     def identity(self) -> CertificateIdentity | None:
-        """Who we are, by our certificate."""
+        """The identity in the loaded certificate, or None."""
         return None if self._files is None else self._files.loaded.identity
 
     def current_identity(self) -> CertificateIdentity | None:
-        """Who we are by the files as they are now."""
+        """Return the identity in the present certificate file, or None."""
         return self._current().identity
 
     def context_for(self, *, server: bool) -> ssl.SSLContext:
-        """For a new connection. Raises `InvalidRequest` for a server without a certificate."""
+        """Return the TLS context for a new connection.
+
+        Raises:
+            InvalidRequest: It is for a server, and there is no certificate.
+        """
         current = self._current()
         if not server:
             return current.client
@@ -155,11 +168,14 @@ class Tls:
     def _current(self) -> _LoadedFiles:
         if self._files is not None:
             return self._files.reload_if_changed()
-        assert self._static is not None, "there are files, or what would be in them"
+        assert self._static is not None, "there is a directory, or the content of ca.pem"
         return self._static
 
     def _load(self, previous: _LoadedFiles | None) -> _LoadedFiles:
-        """A process stays who it is while it runs: its rights, its links and its name go by that."""
+        """Load the files; the identity must not change.
+
+        The rights and links of a running process depend on its identity.
+        """
         assert self.directory is not None, "it is loaded from files"
         loaded = _load(self.directory, shows_certificate=self._shows_certificate)
         old_identity, new_identity = (
@@ -172,23 +188,23 @@ class Tls:
             != (old_identity.domain, old_identity.principal)
         ):
             change_text = (
-                f"is of {new_identity.principal} of {new_identity.domain}"
+                f"names {new_identity.principal} of domain {new_identity.domain}"
                 if new_identity
-                else "is not there"
+                else "is missing"
             )
             raise InvalidRequest(
-                f"{self.directory}/{CERTIFICATE_FILE} {change_text}, and was of {old_identity.principal} "
-                f"of {old_identity.domain}"
+                f"{self.directory}/{CERTIFICATE_FILE} {change_text}, but named {old_identity.principal} "
+                f"of domain {old_identity.domain}"
             )
         return loaded
 
 
 class TlsConnection:
-    """One end of a connection that speaks TLS. See `Connection`; ``inner`` becomes this object's own.
+    """One end of a TLS connection, which owns ``inner``. See `Connection`.
 
-    The handshake happens within the first `receive_into`: until then nothing is taken to be sent. What
-    `try_send` did not take must be offered again, before anything else. With ``may_be_plain`` the first bytes
-    of the other end decide.
+    The handshake runs within the first `receive_into`. Until it is complete, `try_send` accepts nothing.
+    Bytes that `try_send` did not accept must be offered again before any others. With ``may_be_plain``, the
+    first bytes of the other end select TLS or plain text.
     """
 
     def __init__(
@@ -210,24 +226,27 @@ class TlsConnection:
         self._may_be_plain = may_be_plain
         self._is_plain = False
         self._first_bytes = b""
-        """Of a plain peer: what was read to find out that it is one."""
+        """The bytes of a plain peer that were read to detect that it is one."""
         self._ready = trio.Event()
         self._closed_event = trio.Event()
-        """Closed here."""
+        """Set when this end closes the connection."""
         self._has_received = not dialled
-        """Has the other end said anything since the handshake? Until then it may still refuse us."""
+        """Whether the other end has sent anything since the handshake. Until then it may still reject this
+        end."""
         self._refusal_deadline = 0.0
         self._may_have_plaintext = False
-        """OpenSSL may hold more than was read out of it."""
+        """Whether OpenSSL may hold plaintext that was not read yet."""
         self._decrypt_error: ssl.SSLError | None = None
-        """What broke what came: OpenSSL says why once, and what came before it counts."""
+        """The error that ended decryption. OpenSSL reports it once, and the plaintext before it is still
+        valid."""
         self._unsent: list[memoryview] = []
-        """Encrypted, and not yet taken by the socket."""
+        """Ciphertext that the socket has not accepted yet."""
         self._encrypted_ahead = 0
-        """So many bytes of what is offered next are in `_rest`, or went with it: they are not taken again."""
+        """The number of bytes, at the start of the next offered buffers, that are encrypted already. They are
+        in `_unsent` or were sent, and must not be encrypted again."""
         self._end_reason = ""
         self._is_denied = False
-        """Who is there was refused, or refuses us: what is left to say cannot be said."""
+        """Whether one end rejected the other. Nothing more can be sent then."""
         spread = 1 - tls.rng.random() * KEY_LIFETIME_SPREAD if dialled else 2.0
         self._key_bytes_left = int(KEY_LIFETIME_BYTES * spread)
         self._keys_end_at = trio.current_time() + KEY_LIFETIME_S * spread
@@ -241,7 +260,7 @@ class TlsConnection:
     # --- receiving --------------------------------------------------------------------------------
 
     async def receive_into(self, *buffers: memoryview) -> int:
-        """See `Connection.receive_into`. One task at a time. Raises `NotAuthenticated` too."""
+        """See `Connection.receive_into`. One task at a time. Also raises `NotAuthenticated`."""
         if not self._ready.is_set():
             await self.handshake()
         if self._is_plain:
@@ -255,8 +274,8 @@ class TlsConnection:
                 return count
             if self._decrypt_error is not None:
                 raise self._error_for(self._decrypt_error)
-        # About as much as fits the caller's buffers: what does not fit stays inside of OpenSSL. Their last
-        # record is to come whole: without its end it would be waited for once more.
+        # About as much as fits into the caller's buffers, because the rest stays inside OpenSSL. With the
+        # complete last record, no second wait for its end is necessary.
         ciphertext_max = sum(map(len, buffers))
         ciphertext_max += (ciphertext_max // RECORD_BYTES + 2) * RECORD_OVERHEAD_BYTES
         ciphertext_max = max(ciphertext_max, 2 * RECORD_BYTES)
@@ -267,17 +286,17 @@ class TlsConnection:
             if not received:
                 if not self._has_received:
                     raise self._connection_lost(
-                        "was closed after the handshake: it may not take who we are"
+                        "was closed after the handshake: the peer may have rejected this side"
                     )
                 return 0
             self._key_bytes_left -= received
             if self._key_bytes_left < 0 or trio.current_time() > self._keys_end_at:
                 raise self._connection_lost(
-                    "has ended: its keys were used for long enough, a new one has new ones"
+                    "has ended: its keys reached the end of their lifetime, a new one has new ones"
                 )
             count = self._decrypt(ciphertext[:received], buffers)
             if self._outgoing.pending:
-                with contextlib.suppress(ConnectionLost):  # the next read or write meets it
+                with contextlib.suppress(ConnectionLost):  # the next read or write raises it
                     self._flush()
             if count:
                 self._has_received = True
@@ -297,7 +316,7 @@ class TlsConnection:
         return count
 
     def _decrypt_into(self, buffers: Sequence[memoryview]) -> int:
-        """Decrypt into the buffers, until they are full or nothing is left."""
+        """Decrypt into the buffers until they are full or no complete record is left."""
         assert self._ssl_object is not None, "a live connection has one"
         read, pending, incoming = self._ssl_object.read, self._ssl_object.pending, self._incoming
         total: int = 0
@@ -314,7 +333,7 @@ class TlsConnection:
                     position += count
                     total += count
                     if not incoming.pending and not pending():
-                        return total  # asked for more, OpenSSL would say so by an error that costs more
+                        return total  # a further read would raise an error, which costs more
         except ssl.SSLWantReadError:
             return total
         except ssl.SSLZeroReturnError:
@@ -322,7 +341,7 @@ class TlsConnection:
         except ssl.SSLError as error:
             self._decrypt_error = error
             self._may_have_plaintext = (
-                True  # it is looked at again when what came before it has been given
+                True  # the error is raised after the plaintext before it has been returned
             )
             return total
         self._may_have_plaintext = True
@@ -344,17 +363,22 @@ class TlsConnection:
     # --- the handshake ----------------------------------------------------------------------------
 
     async def handshake(self) -> None:
-        """Find out who is there, as the first `receive_into` does. Raises `NotAuthenticated` and more."""
+        """Authenticate the other end, as the first `receive_into` does.
+
+        Raises:
+            NotAuthenticated: One end rejected the certificate of the other.
+            ConnectionLost: The connection ended, or the other end does not use TLS.
+        """
         self._check_alive()
         if self._may_be_plain and not await self._peer_speaks_tls():
             self.is_secret = False
             self._is_plain = True
             self._ready.set()
             return
-        assert self._ssl_object is not None, "nobody has forked or closed it"
+        assert self._ssl_object is not None, "the process has not forked"
         waits = not self._dialled
         while True:
-            if waits and self._incoming.pending:  # who is silent takes no turn
+            if waits and self._incoming.pending:  # a silent peer uses no turn
                 waits, self._prioritized_until = False, inf
                 await self._handshake_limiter.wait_turn(host_of(self.peer), self._check_alive)
                 self._prioritized_until = trio.current_time() + HANDSHAKE_ANSWER_S
@@ -369,12 +393,12 @@ class TlsConnection:
                 self._check_alive()
                 if not received:
                     raise self._connection_lost(
-                        "was closed by the other side before it said who it is"
+                        "was closed by the peer before it identified itself"
                     ) from None
                 self._incoming.write(self._receive_buffer[:received])
             except ssl.SSLError as error:
                 with contextlib.suppress(ConnectionLost):
-                    self._flush()  # the other side is told why
+                    self._flush()  # OpenSSL has queued an alert with the reason
                 raise self._error_for(error) from None
         await self._flush_all()
         certificate: Mapping[str, Any] | None = self._ssl_object.getpeercert()
@@ -407,22 +431,22 @@ class TlsConnection:
     def _check_identity(self, identity: CertificateIdentity) -> None:
         if self._domain and identity.domain != self._domain:
             raise self._deny(
-                f"{self.peer} is {identity.principal} of {identity.domain}, and this is {self._domain}"
+                f"{self.peer} is {identity.principal} of domain {identity.domain}, not {self._domain}"
             )
         if self._dialled and identity.kind not in SERVERS:
-            raise self._deny(f"{self.peer} is {identity.principal}, and no server")
+            raise self._deny(f"{self.peer} is {identity.principal}, which is not a server")
 
     def _error_for(self, error: ssl.SSLError) -> ConnectionLost | NotAuthenticated:
         code = error.reason or ""  # a constant of OpenSSL
         if isinstance(error, ssl.SSLCertVerificationError):
             return self._deny(
-                f"the certificate that {self.peer} shows is not taken here: {error.verify_message}"
+                f"the certificate of {self.peer} is not accepted: {error.verify_message}"
             )
         for alert, alert_text in _ALERT_TEXTS.items():
             if alert in code:
                 return self._deny(f"{self.peer}: {alert_text}")
         if "WRONG_VERSION" in code or "UNEXPECTED_MESSAGE" in code or "HTTP_REQUEST" in code:
-            return self._connection_lost("broke: the other side does not speak TLS")
+            return self._connection_lost("broke: the peer does not speak TLS")
         return self._connection_lost(f"broke: {code.lower().replace('_', ' ') or 'TLS failed'}")
 
     def _deny(self, reason: str) -> NotAuthenticated:
@@ -433,7 +457,7 @@ class TlsConnection:
     # --- sending ----------------------------------------------------------------------------------
 
     def try_send(self, buffers: Sequence[Buffer]) -> int:
-        """See `Connection.try_send`. What was not taken must be offered again, before anything else."""
+        """See `Connection.try_send`. Bytes that it did not accept must be offered again before any others."""
         if self._is_denied:
             return 0
         self._check_alive()
@@ -446,7 +470,7 @@ class TlsConnection:
         except ConnectionLost:
             if self._has_received or trio.current_time() > self._refusal_deadline:
                 raise
-            return 0  # why it hung up is still to be read (H221)
+            return 0  # the reason for which the peer disconnected is still to be read (H221)
 
     def _encrypt_and_send(self, buffers: Sequence[Buffer]) -> int:
         if not self._flush():
@@ -454,11 +478,11 @@ class TlsConnection:
         assert self._ssl_object is not None, "a live connection has one"
         if not self._encrypted_ahead:
             size = sum(map(len, buffers))
-            if size <= RECORD_BYTES:  # one record, in few steps: what a lone message waits for
+            if size <= RECORD_BYTES:  # one record in few steps, for the latency of a single message
                 return self._send_record(buffers, size)
         write, accepted, unflushed = self._ssl_object.write, 0, 0
         for piece, size in _encryption_pieces(buffers, self._encrypted_ahead):
-            if piece is None:  # it went before
+            if piece is None:  # it was encrypted before
                 accepted += size
                 self._encrypted_ahead -= size
                 continue
@@ -493,7 +517,7 @@ class TlsConnection:
             if self._has_received:
                 raise
             with trio.move_on_at(self._refusal_deadline):
-                await self._closed_event.wait()  # whoever reads learns why it hung up (H221)
+                await self._closed_event.wait()  # the reading task receives the reason (H221)
             self._check_alive()
             raise
 
@@ -510,12 +534,12 @@ class TlsConnection:
         return 0
 
     def _collect_ciphertext(self) -> None:
-        """Take what OpenSSL has encrypted: its buffer keeps the largest size it ever had (H219)."""
+        """Take the ciphertext out of OpenSSL, whose buffer keeps the largest size it ever had (H219)."""
         if self._outgoing.pending:
             self._unsent.append(memoryview(self._outgoing.read()))
 
     def _flush(self) -> bool:
-        """Send what is encrypted; is all of it sent?"""
+        """Send the ciphertext, and return whether all of it was sent."""
         self._collect_ciphertext()
         while self._unsent:
             sent = self._inner.try_send(self._unsent)
@@ -531,14 +555,20 @@ class TlsConnection:
     # --- its end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close now; whoever waits gets `ConnectionLost`. No goodbye: frames have lengths. Idempotent."""
+        """Close now; waiting tasks get `ConnectionLost`. Idempotent.
+
+        No closing message is sent, since frames have lengths.
+        """
         self._end_reason = self._end_reason or f"the connection to {self.peer} was closed here"
         self._inner.close()
         self._ready.set()
         self._closed_event.set()
 
     def on_forked(self) -> None:
-        """In a forked child: what it encrypted would be under the parent's key and numbers (H225)."""
+        """Disable the copy in a forked child.
+
+        It would encrypt with the parent's key and record numbers (H225).
+        """
         self._end_reason = forked_message(f"the connection to {self.peer}")
         self._ssl_object = None
 
@@ -552,7 +582,10 @@ class TlsConnection:
 
 
 class TlsListener:
-    """A listener whose connections speak TLS, or may: what a plain one may do, the host's methods say."""
+    """A listener whose connections use TLS, or may use it.
+
+    The host's methods determine the rights of plain connections.
+    """
 
     def __init__(self, inner: Listener, tls: Tls) -> None:
         self.address = inner.address
@@ -560,10 +593,10 @@ class TlsListener:
         self._tls = tls
 
     async def accept(self) -> Connection:
-        """See `Listener.accept`. Who it is, is found out when it is read from."""
+        """See `Listener.accept`. The first read authenticates the other end."""
         connection = await self._inner.accept()
-        # Who speaks plain is told in words that it has to prove who it is, and cannot: without TLS
-        # there is no method for it.
+        # A plain client receives an error message: it has to authenticate, for which there is no method
+        # without TLS.
         return TlsConnection(connection, self._tls, dialled=False, may_be_plain=True)
 
     def close(self) -> None:
@@ -572,14 +605,20 @@ class TlsListener:
 
 
 def with_tls(host: Host, tls: Tls, transport: str = TLS) -> Host:
-    """The host, whose connections speak TLS; a peer's certificate says who it is, and ours who we are."""
+    """Return the host with TLS on its connections. Certificates identify both ends.
+
+    Args:
+        host: The host whose connections are wrapped.
+        tls: The certificate files.
+        transport: One of `TRANSPORTS`, except ``plain``.
+    """
 
     async def dial(address: Address) -> Connection:
         connection = TlsConnection(await host.dial(address), tls, dialled=True)
         if transport == EITHER:
             try:
                 await connection.handshake()
-            except ConnectionLost:  # as long as not all nodes speak it
+            except ConnectionLost:  # during the migration, some nodes do not use TLS yet
                 connection.close()
                 return await host.dial(address)
             except BaseException:
@@ -607,55 +646,73 @@ def with_tls(host: Host, tls: Tls, transport: str = TLS) -> Host:
 
 
 CERTIFICATE = Credentials(BY_CERTIFICATE, lambda meeting: b"", proved_by_tls=True)
-"""TLS has shown it: there is nothing to add."""
+"""The credentials of an end with a certificate. TLS has verified it, so the proof is empty."""
 
 
 def token_credentials(read: Callable[[], bytes]) -> Credentials:
-    """To prove it by the token that ``read`` gives at that time, to metadata nodes and proxies, under TLS."""
+    """Return credentials that prove a user with a token, only to metadata nodes and proxies under TLS.
+
+    Args:
+        read: Returns the token to use at that time.
+    """
 
     def prove(meeting: HandshakeContext) -> bytes:
         if not meeting.is_secret:
-            raise NotAuthenticated(f"a token is not said in clear, and {meeting.peer_address} is")
+            raise NotAuthenticated(
+                f"a token is not sent without TLS, which {meeting.peer_address} does not use"
+            )
         peer_identity = meeting.identity
         if peer_identity is None or peer_identity.kind not in (METADATA, PROXY):
-            peer_name = "nobody" if peer_identity is None else peer_identity.principal
+            peer_name = "unauthenticated" if peer_identity is None else peer_identity.principal
             raise NotAuthenticated(
-                f"a token is shown to metadata nodes and proxies, and {meeting.peer_address} is {peer_name}"
+                f"a token is sent to metadata nodes and proxies only: {meeting.peer_address} is {peer_name}"
             )
         return read()
 
-    # It waits for the server's HELLO: by then TLS has said who is there.
+    # Waiting for the server's HELLO ensures that TLS has identified the server.
     return Credentials(TOKEN, prove, needs_nonce=True)
 
 
 def verify_certificate(meeting: HandshakeContext, proof: bytes) -> Welcome:
-    """The method ``cert``: whom the certificate names. Raises `NotAuthenticated`."""
+    """Verify a peer by the method ``cert``: return the principal of its certificate.
+
+    Raises:
+        NotAuthenticated: The peer showed no certificate.
+    """
     if meeting.identity is None:
         raise NotAuthenticated(f"{meeting.peer_address} showed no certificate")
     return Welcome(meeting.identity.principal)
 
 
 def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:
-    """May a certificate name a node, a user or a domain so?"""
+    """Return whether a certificate may contain this name of a node, a user or a domain."""
     return _NAME.fullmatch(text) is not None and len(text) <= chars_max
 
 
 def read_identity(certificate: Mapping[str, Any], source: str) -> CertificateIdentity:
-    """Whom a certificate names, as `ssl` shows it. Raises `NotAuthenticated`."""
+    """Return the identity in a certificate.
+
+    Args:
+        certificate: The certificate, as `ssl` returns it.
+        source: The peer or file that it is from, for errors.
+
+    Raises:
+        NotAuthenticated: It does not contain exactly one valid URI.
+    """
     names = certificate.get("subjectAltName", ())
     dlog_uris = [value for kind, value in names if kind == "URI" and value.startswith("dlog:")]
     if len(dlog_uris) != 1:
         raise NotAuthenticated(
-            f"the certificate of {source} has {len(dlog_uris)} URIs that begin with dlog:, wanted is one"
+            f"the certificate of {source} has {len(dlog_uris)} URIs that begin with dlog:, expected is one"
         )
     match = _URI.fullmatch(dlog_uris[0])
     if match is None:
         raise NotAuthenticated(
-            f"the certificate of {source} names nobody of a form like dlog://DOMAIN/KIND/NAME"
+            f"the certificate of {source} has no URI of the form dlog://DOMAIN/KIND/NAME"
         )
     domain, kind, name = match.groups()
     if f"{kind}/{name}" == LOCAL:
-        raise NotAuthenticated(f"the certificate of {source} names {LOCAL}, which is nobody's")
+        raise NotAuthenticated(f"the certificate of {source} names {LOCAL}, which is reserved")
     begins_s, ends_s = (
         int(ssl.cert_time_to_seconds(certificate[name])) for name in ("notBefore", "notAfter")
     )
@@ -666,10 +723,10 @@ def read_identity(certificate: Mapping[str, Any], source: str) -> CertificateIde
 def _encryption_pieces(
     buffers: Sequence[Buffer], encrypted_bytes: int
 ) -> Iterator[tuple[Buffer | None, int]]:
-    """The buffers as pieces to encrypt, the first ``owed`` bytes as None.
+    """Split buffers into pieces to encrypt, with None for bytes that are encrypted already.
 
-    What is small is joined to records, the beginning of what is large with what is small before it; the rest
-    of what is large goes as it is, `ENCRYPT_CHUNK_BYTES` at a time.
+    Small buffers are joined to records, together with the beginning of a large one that follows. The rest of
+    a large buffer is passed on without a copy, `ENCRYPT_CHUNK_BYTES` at a time.
     """
     small: list[Buffer] = []
     small_bytes = 0
@@ -703,7 +760,7 @@ def _encryption_pieces(
 
 
 def _remaining_buffers(buffers: Sequence[memoryview], count: int) -> list[memoryview]:
-    """What is left of the buffers when so many bytes are in them."""
+    """Return the rest of the buffers after their first ``count`` bytes."""
     remaining = []
     for buffer in buffers:
         size = len(buffer)
@@ -717,17 +774,15 @@ def _remaining_buffers(buffers: Sequence[memoryview], count: int) -> list[memory
 
 
 def _load(directory: Path, *, shows_certificate: bool) -> _LoadedFiles:
-    """The files as contexts that have shaken hands with each other.
+    """Load the files as contexts that have completed a handshake with each other.
 
-    Raises `InvalidRequest`, and `NotAuthenticated` for a certificate outside its time.
+    Raises `InvalidRequest`, and `NotAuthenticated` for a certificate that is not valid at this time.
     """
     ca_path, certificate_path, key_path = (
         directory / name for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE)
     )
     if not ca_path.is_file():
-        raise InvalidRequest(
-            f"{ca_path}: there is no such file; dlog pki makes directories with it"
-        )
+        raise InvalidRequest(f"{ca_path}: no such file; dlog pki makes directories with it")
     client = _context(ssl.PROTOCOL_TLS_CLIENT, directory)
     if not shows_certificate or not certificate_path.exists():
         return _LoadedFiles(None, client, None)
@@ -736,14 +791,16 @@ def _load(directory: Path, *, shows_certificate: bool) -> _LoadedFiles:
     except OSError as error:
         raise InvalidRequest(f"{key_path}: {error.strerror}") from None
     if os.name == "posix" and mode & 0o077:
-        raise InvalidRequest(f"{key_path} may be read by others (mode {mode:04o}): chmod 600 it")
+        raise InvalidRequest(
+            f"{key_path} is readable by other users (mode {mode:04o}): chmod 600 it"
+        )
     server = _context(ssl.PROTOCOL_TLS_SERVER, directory)
     for context in (client, server):
         try:
             context.load_cert_chain(certificate_path, key_path, refuse_passphrase(key_path))
         except (OSError, ssl.SSLError) as error:
             raise InvalidRequest(
-                f"{certificate_path} and {key_path} are no pair: {_ssl_error_text(error)}"
+                f"{certificate_path} and {key_path} do not match: {_ssl_error_text(error)}"
             ) from None
     return _LoadedFiles(
         server, client, _check_handshake_with_itself(server, client, certificate_path)
@@ -751,11 +808,14 @@ def _load(directory: Path, *, shows_certificate: bool) -> _LoadedFiles:
 
 
 def refuse_passphrase(key: Path) -> Callable[[], str]:
-    """Where OpenSSL would ask the terminal for a passphrase, and all would wait: raises `InvalidRequest`."""
+    """Return a callback for OpenSSL that raises `InvalidRequest` if the key has a passphrase.
+
+    By default, OpenSSL would prompt for it on the terminal and block the process.
+    """
 
     def refuse() -> str:
         raise InvalidRequest(
-            f"{key} is locked by a passphrase: openssl pkey -in {key.name} -out FILE unlocks it"
+            f"{key} is encrypted with a passphrase: openssl pkey -in {key.name} -out FILE decrypts it"
         )
 
     return refuse
@@ -764,10 +824,10 @@ def refuse_passphrase(key: Path) -> Callable[[], str]:
 def _context(protocol: int, directory: Path | None, *, authority: str = "") -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # nodes are dialled by id, and named by the certificate's URI
+    context.check_hostname = False  # the certificate's URI identifies a node, not its host name
     context.verify_mode = ssl.CERT_REQUIRED
     if protocol == ssl.PROTOCOL_TLS_SERVER:
-        context.verify_mode = ssl.CERT_OPTIONAL  # a user may prove who it is by other means
+        context.verify_mode = ssl.CERT_OPTIONAL  # users can authenticate by other methods
         context.num_tickets = 0
     if directory is None:
         try:
@@ -792,9 +852,10 @@ def _context(protocol: int, directory: Path | None, *, authority: str = "") -> s
 def _check_handshake_with_itself(
     server: ssl.SSLContext, client: ssl.SSLContext, file: Path
 ) -> CertificateIdentity:
-    """Do both ends take each other? Then who we are. Raises `InvalidRequest` that names the file.
+    """Check that both contexts accept each other, and return the identity of the certificate.
 
-    Raises `NotAuthenticated` if by this machine's clock a certificate is not valid yet, or no longer.
+    Raises `InvalidRequest`, which names the file. Raises `NotAuthenticated` if, by the clock of this machine,
+    a certificate is not valid yet or has expired.
     """
     client_to_server, server_to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
@@ -810,7 +871,7 @@ def _check_handshake_with_itself(
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError as error:
-                text = f"{file} is not taken by its own {CA_FILE}: {_ssl_error_text(error)}"
+                text = f"{file} is not accepted by its own {CA_FILE}: {_ssl_error_text(error)}"
                 code = getattr(error, "verify_code", 0)
                 # The clock may be the cause: after a boot it may be wrong until NTP corrects it. A
                 # service manager does not start a node again after `InvalidRequest`.
@@ -820,7 +881,7 @@ def _check_handshake_with_itself(
                     raise NotAuthenticated(f"{text} (check this machine's clock)") from None
                 raise InvalidRequest(text) from None
     if unfinished:
-        raise InvalidRequest(f"{file}: a handshake with itself did not end")
+        raise InvalidRequest(f"{file}: the test handshake did not complete")
     try:
         return read_identity(ends[0].getpeercert() or {}, str(file))
     except NotAuthenticated as error:
@@ -831,5 +892,5 @@ def _ssl_error_text(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return str(error.verify_message)
     if isinstance(error, ssl.SSLError):
-        return (error.reason or "not of a form that can be read").lower().replace("_", " ")
+        return (error.reason or "it cannot be parsed").lower().replace("_", " ")
     return str(getattr(error, "strerror", None) or error)

@@ -1,9 +1,9 @@
-"""How many files and connections this process may have open, and who gets them.
+"""Limit the connections of a process by its limit of open file descriptors.
 
-A lack of descriptors must never meet a journal that rolls: its node would have to end. So a server takes
-fewer peers than there are descriptors (`connections_max`), and a listener hangs up at once on a connection
-whose descriptor is one of the last `RESERVED_DESCRIPTORS`: the lowest free number is given out first, so that
-tells how many are in use, whoever uses them, also where several nodes are in one process.
+A journal that starts a new file must always get a descriptor; otherwise, its node would have to stop. So a
+server accepts fewer peers than there are descriptors (`connections_max`). A listener closes a connection at
+once if its descriptor is one of the last `RESERVED_DESCRIPTORS`. The system assigns the lowest free number
+first, so the number shows how many are in use by all users, even with several nodes in one process.
 """
 
 import contextlib
@@ -13,18 +13,21 @@ with contextlib.suppress(ImportError):  # not on Windows, where only clients run
 
 WANTED_DESCRIPTORS = 65_536
 CONNECTION_BYTES = 64 * 1024
-"""Of memory, what a peer with TLS costs a server that asks and is answered little: somewhat less, as measured
-by `python -m tests.cluster.tls_clients_story`. What is sent and received has bounds of its own, for all."""
+"""The memory in bytes that a mostly idle peer with TLS costs a server, rounded up.
+
+It was measured by `tests.cluster.tls_clients_story`. Sent and received data has separate limits for all
+peers.
+"""
 CONNECTIONS_BYTES_MAX = 128 * 1024 * 1024
 CONNECTIONS_MAX = CONNECTIONS_BYTES_MAX // CONNECTION_BYTES
 FILE_DESCRIPTORS = 256
-"""Of journals, indexes, directories, threads, and of connections that this process dials itself."""
+"""For journals, indexes, directories, threads, and connections that this process dials."""
 RESERVED_DESCRIPTORS = 128
-"""For files alone."""
+"""For files only."""
 
 
 def raise_limit() -> int:
-    """Take what the system allows without more rights; how many descriptors there may be now. Of nodes."""
+    """Raise the descriptor limit of a node as far as the system allows without privileges, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     new_soft_limit = (
         WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(WANTED_DESCRIPTORS, hard)
@@ -35,7 +38,7 @@ def raise_limit() -> int:
 
 
 def limit() -> int:
-    """How many descriptors this process may have now."""
+    """Return how many descriptors this process can have now."""
     if "resource" not in globals():
         return WANTED_DESCRIPTORS
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -43,10 +46,13 @@ def limit() -> int:
 
 
 def connections_max(upper_limit: int = CONNECTIONS_MAX) -> int:
-    """Peers of one server: ``most``, or as many as leave the others theirs."""
+    """Return the number of peers of one server.
+
+    It is ``upper_limit``, or fewer if other uses need the descriptors.
+    """
     return min(upper_limit, max(RESERVED_DESCRIPTORS // 2, limit() - FILE_DESCRIPTORS))
 
 
 def first_kept() -> int:
-    """No connection that came in has this descriptor or a higher one."""
+    """Return the lowest descriptor that no accepted connection can have."""
     return max(RESERVED_DESCRIPTORS // 2, limit() - RESERVED_DESCRIPTORS)

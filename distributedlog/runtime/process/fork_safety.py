@@ -1,12 +1,12 @@
-"""What a forked child must not touch: the descriptors and threads of its parent (H15).
+"""Close the descriptors and threads that a forked child inherits from its parent (H15).
 
-A child of ``fork()`` (a prefork server, multiprocessing before 3.14) holds copies of its parent's sockets
-and files. Both would write on one stream, or hold one lock. So in the child everything that was open
-is closed and says what happened when it is used; the parent notices nothing.
+A child of ``fork()`` (a prefork server, multiprocessing before 3.14) has copies of its parent's sockets and
+files. Both processes would write to one stream, or hold one lock. So the child closes everything that was
+open, and later uses raise an error that explains this. The parent is not affected.
 
-One thing is beyond us: who forks *inside* a trio task must end the child by ``os._exit`` (as
-multiprocessing does) or ``exec``. A child that unwinds its copy of the loop takes entries out of the
-epoll set that it shares with its parent.
+One limit remains: a process that forks inside a trio task must end the child by ``os._exit`` (as
+multiprocessing does) or ``exec``. If the child unwinds its copy of the event loop, it removes entries from
+the epoll set that it shares with its parent.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ from typing import Protocol
 
 
 class ForkResource(Protocol):
-    """Something that holds descriptors or threads."""
+    """An object that holds descriptors or threads."""
 
     def on_forked(self) -> None:
-        """Runs in the child: close the descriptors, mark it dead. Must not raise, lock or wait."""
+        """Run in the child: close the descriptors and mark the object as dead. Must not raise or block."""
         ...
 
 
@@ -27,12 +27,12 @@ _watched: "weakref.WeakSet[ForkResource]" = weakref.WeakSet()
 
 
 def watch_forks(resource: ForkResource) -> None:
-    """Have ``thing.on_forked`` called in every child forked from now on, while it lives."""
+    """Call ``resource.on_forked`` in every child that is forked from now on, while the object is alive."""
     _watched.add(resource)
 
 
 def forked_message(what: str) -> str:
-    """What a handle left behind by a fork says."""
+    """Return the error message of an object that was inherited by a fork."""
     return (
         f"{what} belongs to the process that forked this one: open your own after the fork,"
         " or start children by spawning"
@@ -40,7 +40,7 @@ def forked_message(what: str) -> str:
 
 
 def close_descriptor(descriptor: int) -> None:
-    """Close the child's copy; whatever is wrong with it is no concern of the child."""
+    """Close the child's copy of a descriptor, and ignore errors."""
     with contextlib.suppress(OSError):
         os.close(descriptor)
 

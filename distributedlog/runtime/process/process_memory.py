@@ -23,21 +23,25 @@ CHECK_INTERVAL_S = 1.0
 GROWTH_FACTOR = 1.5
 """So many times as much as after the last look is worth the next one,"""
 GROWTH_FACTOR_IDLE = 1.2
-"""and so many in a node that has nothing else to do: what was opened is looked at before it is used."""
+"""A full collection runs if the process is `GROWTH_FACTOR` times as large as after the previous one.
+
+In an idle node, `GROWTH_FACTOR_IDLE` is enough. New objects, for example of opened logs, are then collected
+before they are used.
+"""
 BLOCKS_MIN, BLOCKS_MIN_IDLE = 100_000, 20_000
-"""More, at the least: blocks of Python's allocator, about as many as objects. The first are some 8 MB."""
+"""The minimum growth in blocks of Python's allocator, about one per object. 100,000 blocks are about 8 MB."""
 RESIDENT_KIB_MIN = 64 * 1024
 IDLE_CPU_FRACTION = 0.2
-"""Of a core, used since the last look: below it a node is idle."""
+"""A node that used less than this fraction of a core since the previous check is idle."""
 FULL_COLLECTION_NEVER = 1 << 30
-"""Collections of the young before one of all."""
+"""The number of young collections before a full one."""
 
 _own_process = False
-"""While `collect_when_grown` runs: this process is a node and nothing else."""
+"""True while `collect_when_grown` runs: this process is a node and nothing else."""
 
 
 class GrowthThresholds:
-    """How large a process was when all was looked at, and whether it has grown since (pure)."""
+    """Whether a process has grown since its last full collection (pure)."""
 
     def __init__(self, blocks: int, resident_kib: int) -> None:
         self._blocks_max = max(GROWTH_FACTOR * blocks, blocks + BLOCKS_MIN)
@@ -45,13 +49,16 @@ class GrowthThresholds:
         self._resident_kib_max = max(GROWTH_FACTOR * resident_kib, resident_kib + RESIDENT_KIB_MIN)
 
     def is_exceeded(self, blocks: int, resident_kib: int, *, idle: bool) -> bool:
-        """Is it worth a look? Of few objects some may hold much."""
+        """Return whether a full collection is worthwhile.
+
+        Few objects can hold much memory, so the resident size counts too.
+        """
         blocks_limit = self._blocks_max_idle if idle else self._blocks_max
         return blocks > blocks_limit or resident_kib > self._resident_kib_max
 
 
 async def collect_when_grown() -> None:
-    """See the module; until cancelled."""
+    """Run a full collection whenever the process has grown, until cancelled (see the module)."""
     global _own_process
     _own_process = True
     thresholds_before = gc.get_threshold()
@@ -73,9 +80,10 @@ async def collect_when_grown() -> None:
 
 
 def freeze_existing_objects() -> None:
-    """Nothing that is there now is looked at for garbage again, in a process that is a node and nothing else.
+    """Exclude all present objects from garbage collection, in a process that is only a node.
 
-    Of a program, of whose nodes each is a part only, and of a simulated world it would be kept for ever.
+    A program that contains nodes, or a simulated world, would keep them forever, so there the call has no
+    effect.
     """
     if _own_process:
         gc.freeze()
@@ -87,7 +95,7 @@ def _cpu_used_s() -> float:
 
 
 def _process_size() -> tuple[int, int]:
-    """Blocks that are allocated, and the most KiB that were ever resident."""
+    """Return the number of allocated blocks, and the peak resident size in KiB."""
     return sys.getallocatedblocks(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -98,21 +106,21 @@ TRIM_THRESHOLD = -1
 TOP_PAD = -2
 MMAP_THRESHOLD = -3
 MALLOC_SETTINGS = ((TRIM_THRESHOLD, 32 * MIB), (TOP_PAD, 4 * MIB), (MMAP_THRESHOLD, 4 * MIB))
-"""M_* of malloc.h, and bytes: free memory at the end of the heap, and the smallest separate mapping."""
+"""Parameters of mallopt (``M_*`` in malloc.h) and their values in bytes."""
 
 _keeps_freed_memory = False
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 32 MiB of freed memory in this process. Once; never against a setting of the user's.
+    """Keep up to 32 MiB of freed memory in this process. Only the first call has an effect.
 
-    A reader at full speed makes and drops records by the megabyte. glibc gives each megabyte back to the
-    kernel at once, and takes it again, zeroed and page by page: measured, 1.0 instead of 0.4 µs a record of
-    1 KB. It is a setting of the whole process, so only the command `dlog` calls it; another program
-    that reads much may call it too.
+    A reader at full speed makes and drops records by the megabyte. glibc returns each megabyte to the kernel
+    at once and requests it again, zeroed page by page. That costs 1.0 instead of 0.4 µs per record of 1 KB.
+    The setting applies to the whole process, so only the command `dlog` calls this function. Other programs
+    that read much may call it too.
 
-    ``MALLOC_TRIM_THRESHOLD_``, ``MALLOC_TOP_PAD_`` and ``MALLOC_MMAP_THRESHOLD_`` have precedence.
-    Without glibc it does nothing.
+    The environment variables ``MALLOC_TRIM_THRESHOLD_``, ``MALLOC_TOP_PAD_`` and ``MALLOC_MMAP_THRESHOLD_``
+    have precedence. Without glibc, the call has no effect.
     """
     global _keeps_freed_memory
     if _keeps_freed_memory:

@@ -1,7 +1,8 @@
-"""Stderr that nobody waits for: a thread writes it, and what does not fit its queue is left out and counted.
+"""Write to standard error in a thread, without blocking the event loop.
 
-A pipe that is not read, a terminal that was stopped, a file on a disk that hangs: a write there waits for
-ever, and with it the loop, heartbeats and commits included (H266).
+Standard error may be a pipe that is not read, a stopped terminal, or a file on an unresponsive disk. A direct
+write then blocks forever, and with it the event loop, heartbeats and commits (H266). Data that does not fit
+into the queue is dropped and counted.
 """
 
 import atexit
@@ -16,33 +17,41 @@ from .fork_safety import watch_forks
 
 QUEUE_BYTES_MAX = 1 << 20
 DRAIN_TIMEOUT_S = 1.0
-"""A process that ends waits so long for what it has said to be taken."""
+"""How long an ending process waits until its output is written."""
 
 
 class NonBlockingOutput(io.RawIOBase):
-    """A descriptor that is written by a thread of its own, which the first write starts."""
+    """A descriptor that a separate thread writes to. The first write starts the thread."""
 
     def __init__(self, descriptor: int) -> None:
         self.dropped_writes = 0
-        """Writes that nobody has taken, and that no line has told of (`offer`)."""
+        """Dropped writes that no log line has reported yet (`offer`)."""
         self._descriptor = descriptor
         self._reset()
 
     def _reset(self) -> None:
-        # Re-entrant: a collection that happens within may log.
+        # The lock is reentrant, because a garbage collection within a locked section may log.
         self._changed = threading.Condition(threading.RLock())
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
-        """Of what waits, and of what is being written."""
+        """Bytes in the queue and in the current write."""
         self._thread: threading.Thread | None = None
         watch_forks(self)
 
     def on_forked(self) -> None:
-        """In a forked child: what waits is the parent's to write, and so is its thread."""
+        """Discard the queue and the thread in a forked child; the parent writes its data."""
         self._reset()
 
     def offer(self, data: bytes, *, reported_drops: int = 0) -> bool:
-        """Have it written, if there is room; never waits. ``tells``: of `left_out`, what this line tells."""
+        """Queue data if there is space; never waits.
+
+        Args:
+            data: The bytes to write.
+            reported_drops: How many of `dropped_writes` this line reports.
+
+        Returns:
+            Whether the data was queued.
+        """
         with self._changed:
             if self._queued_bytes + len(data) > QUEUE_BYTES_MAX:
                 self.dropped_writes += 1
@@ -54,14 +63,14 @@ class NonBlockingOutput(io.RawIOBase):
                 thread = threading.Thread(target=self._run, name="stderr", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # no thread to be had now: it waits, the next line tries again
+                except RuntimeError:  # no thread can start now; the next line tries again
                     return True
                 self._thread = thread
             self._changed.notify_all()
         return True
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all is written; False when that takes too long."""
+        """Wait until all data is written; return False after ``timeout_s``."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queued_bytes, timeout_s)
 
@@ -76,34 +85,34 @@ class NonBlockingOutput(io.RawIOBase):
                 self.dropped_writes += not written
                 self._changed.notify_all()
 
-    # --- as a file, for who prints ----------------------------------------------------------------
+    # --- interface of a file, for print ------------------------------------------------------------
 
     def write(self, data: object) -> int:
-        """Take all of it, or leave it out."""
+        """Queue all of the data, or drop it."""
         content = bytes(data)  # type: ignore[call-overload]
         self.offer(content)
         return len(content)
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """Of what the thread writes to."""
+        """Return the descriptor that the thread writes to."""
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Is it a terminal?"""
+        """Return whether the descriptor is a terminal."""
         return os.isatty(self._descriptor)
 
 
 def _write_all(descriptor: int, data: bytes) -> bool:
-    """Wait as long as it takes; False where nobody will ever read it."""
+    """Write all data, without a time limit. Return False if the descriptor can never accept it."""
     rest = memoryview(data)
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # whoever gave it to us does not wait either
+        except BlockingIOError:  # the inherited descriptor is non-blocking
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()
@@ -113,11 +122,12 @@ def _write_all(descriptor: int, data: bytes) -> bool:
 
 
 _kept_files: list[object] = []
-"""Files that must stay open: the next one would get number 2, and what is meant for stderr."""
+"""Files that must stay open. Otherwise, the next opened file could get descriptor 2, and the output for it.
+"""
 
 
 def make_stderr_non_blocking() -> NonBlockingOutput:
-    """From now on whatever this process prints to ``sys.stderr`` goes there without waiting."""
+    """Replace ``sys.stderr`` of this process by an output that does not block, and return it."""
     if sys.__stderr__ is None and not _kept_files:
         _kept_files.append(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     _kept_files.append(sys.stderr)
@@ -135,7 +145,10 @@ def make_stderr_non_blocking() -> NonBlockingOutput:
 
 
 def drain_stderr() -> None:
-    """What was said and not yet taken: wait for it, up to `DRAIN_TIMEOUT_S`. Before an end without one."""
+    """Wait up to `DRAIN_TIMEOUT_S` until queued output is written.
+
+    Call it before the process ends without running exit handlers.
+    """
     out = getattr(sys.stderr, "buffer", None)
     if isinstance(out, NonBlockingOutput):
         out.drain(DRAIN_TIMEOUT_S)

@@ -261,7 +261,7 @@ def test_who_comes_when_all_move_is_told_to_come_again() -> None:
     first, second = Incoming(space=space), Incoming(space=space)
     first.feed(frame(400_000)[:150], now=1.0)
 
-    with pytest.raises(TooBusy, match="incomplete frames hold 262144 of 262144 bytes here"):
+    with pytest.raises(TooBusy, match="incomplete frames use 262144 of 262144 bytes here"):
         second.feed(frame(400_000)[:150], now=1.05)
 
     assert not first.given_up
@@ -299,7 +299,7 @@ def test_the_slowest_of_all_makes_no_room_for_itself() -> None:
     slow = Incoming(space=space)
     slow.feed(frame(400_000)[:150], now=0.0)
 
-    with pytest.raises(TooBusy, match="incomplete frames hold 262144 of 262144 bytes here"):
+    with pytest.raises(TooBusy, match="incomplete frames use 262144 of 262144 bytes here"):
         slow.feed(bytes(PARTIAL_FIRST_BYTES), now=9.0)
 
     assert not slow.given_up

@@ -55,7 +55,7 @@ async def test_address_or_name_that_may_come_later_is_unavailable_and_not_a_wron
 
 async def test_a_name_that_is_not_known_is_said_to_be_that() -> None:
     with pytest.raises(
-        ConnectionLost, match=r"no-such-host\.invalid:4181: .*name is not known"
+        ConnectionLost, match=r"no-such-host\.invalid:4181: .*name cannot be resolved"
     ) as unknown:
         await dial(("no-such-host.invalid", 4181))
     assert unknown.value.detail != REFUSED
@@ -235,7 +235,7 @@ async def test_a_closed_listener_wakes_its_accept() -> None:
     assert isinstance(listener, TcpListener)
 
     async def accept() -> None:
-        with pytest.raises(ConnectionLost, match="nobody listens"):
+        with pytest.raises(ConnectionLost, match="was closed here"):
             await listener.accept()
 
     async with trio.open_nursery() as nursery:
