@@ -1,107 +1,118 @@
-"""Every error the package raises, sorted by what the caller can do; codes go over the wire.
+"""Every error of the package, with its code on the wire, grouped by the reaction of the caller::
 
     DistributedLogError
-    ├── the caller's mistake           InvalidRequest, InvalidUri, InvalidLogName, RecordTooLarge,
+    ├── invalid call                   InvalidRequest, InvalidUri, InvalidLogName, RecordTooLarge,
     │                                  TransactionIdOutOfOrder, TransactionTooLarge, AlreadyClosed,
     │                                  ConfirmationRequired
-    ├── what is there, or is not       LogNotFound, LogDeleted, LogRecreated, LogExists, LogEmpty,
+    ├── missing or existing object     LogNotFound, LogDeleted, LogRecreated, LogExists, LogEmpty,
     │                                  EndOfStream, LogTruncated, NoSuchLedger, NoSuchEntry, EntriesLost,
     │                                  LedgerClosed, UnknownBookie
-    ├── another one owns it            OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
+    ├── another owner                  OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
     │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost, Moved,
     │                                  ProducerFenced, ProducerForgotten, PositionConflict
-    ├── who asks may not               NotAuthenticated, NotAllowed, OverQuota, NamespaceFull
-    ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
+    ├── not authorized                 NotAuthenticated, NotAllowed, OverQuota, NamespaceFull
+    ├── temporary                      TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady,
     │                                  ReaderIdle, CapabilityOutdated
     ├── outcome or state unknown       OutcomeUnknown, WriteFailed, WriteCancelled, LedgerStateUnknown,
     │                                  RecoveryIncomplete, InternalError
-    ├── the peer broke the protocol    ProtocolError, WrongPeer, WrongLedgerKey, EntryConflict
-    └── the machine failed or lied     CorruptData, DiskFailed, DiskFull, ForeignData,
+    ├── protocol error                 ProtocolError, WrongPeer, WrongLedgerKey, EntryConflict
+    └── node or disk error             CorruptData, DiskFailed, DiskFull, ForeignData,
                                        CommittedEntriesLost, DataDirectoryInUse, DataDirectoryLost,
                                        UnsupportedFormat, AddressInUse, AddressUnavailable,
                                        UnsupportedPlatform
 
-Each class says, beside its ``code``: ``retryable`` (the same call may work later), ``definite`` (what
-was asked certainly did not happen; False: it may have) and ``fatal_to_writer``. Codes up to 1002 are
-upstream's (DistributedLog StatusCode), from 2000 on they are ours. A new error is a class here, in the group
-of what its caller can do, with a code that no class ever had.
+Each class has these attributes in addition to its ``code``:
+
+- ``retryable``: the same call may succeed later.
+- ``definite``: the operation certainly did not take place. If it is False, the outcome is unknown.
+- ``fatal_to_writer``: the writer has ended.
+
+Codes up to 1002 are those of DistributedLog (StatusCode); codes from 2000 are specific to this project. A new
+error is a class in this module, in the group of its caller's reactions, with a code that no class ever had.
 """
 
 from typing import ClassVar, Self
 
 
 class DistributedLogError(Exception):
-    """The root. A message names what, where and the numbers, and what to do."""
+    """The base class of all errors.
+
+    A message states the object, the problem with its numbers, and the next step.
+    """
 
     code: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
     definite: ClassVar[bool] = True
     fatal_to_writer: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
-    """What the command line ends with."""
+    """The exit code of the command line."""
 
     def __init__(self, message: str = "", detail: str = "") -> None:
         super().__init__(message)
         self.detail = detail
-        """One more field, as text, which goes over the wire too; the classes that use it name it."""
+        """One more field, as text, which is also sent over the wire. The classes that use it define its
+        meaning."""
 
     def again(self, message: str | None = None) -> Self:
-        """The same error afresh, for one that is raised more than once: each raise has its own traceback.
+        """Return a copy of the error, for an error that is raised more than once.
 
-        ``message``: in other words, where whoever raises it knows more.
+        Each raise then has its own traceback.
+
+        Args:
+            message: Another message, if the caller has more information.
         """
         fresh = type(self)(str(self) if message is None else message, self.detail)
         fresh.__cause__, fresh.__suppress_context__ = self.__cause__, self.__suppress_context__
         return fresh
 
 
-# --- the caller's mistake -------------------------------------------------------------------------
+# --- invalid call ---------------------------------------------------------------------------------
 
 
 class InvalidRequest(DistributedLogError):
-    """The call's arguments cannot be meant."""
+    """The arguments of the call are invalid."""
 
     code = 403
     exit_code = 2
 
 
 class InvalidUri(InvalidRequest):
-    """A URI whose scheme or form is not known; the message names the known ones."""
+    """The scheme or the form of a URI is unknown; the message names the known ones."""
 
     code = 2050
 
 
 class InvalidLogName(InvalidRequest):
-    """A log name that the namespace does not allow."""
+    """The namespace does not allow this log name."""
 
     code = 602
 
 
 class RecordTooLarge(DistributedLogError):
-    """A record above the limit. Nothing was written; the writer goes on."""
+    """A record exceeds the size limit. Nothing was written, and the writer continues."""
 
     code = 413
     exit_code = 5
 
 
 class TransactionIdOutOfOrder(DistributedLogError):
-    """A txid lower than one before it. Nothing was written; the writer goes on."""
+    """A transaction ID is lower than an earlier one. Nothing was written, and the writer continues."""
 
     code = 513
     exit_code = 5
 
 
 class TransactionTooLarge(DistributedLogError):
-    """A metadata transaction above its limit of operations or bytes."""
+    """A metadata transaction exceeds the limit of operations or bytes."""
 
     code = 2034
     exit_code = 5
 
 
 class AlreadyClosed(DistributedLogError):
-    """A handle used after its end (closed, failed, or left behind by a fork)."""
+    """The object was closed, has failed, or was inherited by a fork."""
 
     code = 502
 
@@ -116,32 +127,32 @@ class ConfirmationRequired(DistributedLogError):
     exit_code = 5
 
 
-# --- what is there, or is not ---------------------------------------------------------------------
+# --- missing or existing object -------------------------------------------------------------------
 
 
 class LogNotFound(DistributedLogError):
-    """No log of that name. ``detail`` is the name, or "" if such a log was there before."""
+    """No log has this name. ``detail`` is the name, or "" if such a log existed before."""
 
     code = 510
     exit_code = 3
 
 
 class LogExists(DistributedLogError):
-    """A log of that name is there already."""
+    """A log with this name exists already."""
 
     code = 522
     exit_code = 3
 
 
 class LogEmpty(DistributedLogError):
-    """The log holds no record."""
+    """The log has no records."""
 
     code = 509
     exit_code = 3
 
 
 class EndOfStream(DistributedLogError):
-    """The log is sealed: it has no more records, and takes no more."""
+    """The log is sealed: it has no more records, and accepts none."""
 
     code = 512
     fatal_to_writer = True
@@ -149,63 +160,69 @@ class EndOfStream(DistributedLogError):
 
 
 class LogDeleted(LogNotFound):
-    """The log that was meant has been deleted, and left behind where it ended, as far as anybody knows.
+    """The log was deleted. `end` is the position at which it ended, if it is known.
 
-    A reader raises it after all that it could give: ``lost`` says whether that was all.
+    A reader raises this error after all records that it could deliver. `lost` is the number of records that
+    were not delivered.
     """
 
     code = 2077
 
     @classmethod
     def packed(cls, end: str, lost: int | None, exact: bool) -> str:
-        """The three fields as the `detail`."""
+        """Encode the three fields as `detail`."""
         return f"{end}/{'' if lost is None else lost}/{'exact' if exact else ''}"
 
     @property
     def end(self) -> str:
-        """The position after the last record, as text (``4.0.0``); "" where it is forgotten."""
+        """The position after the last record, as text (``4.0.0``); "" if it is no longer stored."""
         return self.detail.partition("/")[0]
 
     @property
     def lost(self) -> int | None:
-        """Records after the position that was held, which nobody will ever read there; 0: all was had.
+        """The number of records after the reader's position, which are lost; 0 if all records were read.
 
-        None: not known, as where `exact` is not, or where no position was held.
+        None means unknown, for example if `exact` is False or there was no position.
         """
         return _number(self.detail.partition("/")[2].partition("/")[0])
 
     @property
     def exact(self) -> bool:
-        """Is `end` certain? False: bookies were away when it was deleted, it may have gone further."""
+        """Whether `end` is certain.
+
+        If it is False, bookies were unavailable at the deletion, and more records may have existed.
+        """
         return self.detail.endswith("/exact")
 
 
 class LogRecreated(LogDeleted):
-    """The log that was meant is deleted (or called otherwise now, then nothing is known of its end); there is
-    another one of the same name."""
+    """The log was deleted or renamed, and another log has its name now.
+
+    If it was renamed, its end is unknown.
+    """
 
     code = 2071
 
 
 class LogTruncated(DistributedLogError):
-    """The position asked for lies before the log's truncation point; ``first`` is the first that is left."""
+    """The position is before the truncation point of the log; `first` is the first available position."""
 
     code = 511
     exit_code = 3
 
     @classmethod
     def packed(cls, first: str, lost: int | None) -> str:
-        """The two fields as the `detail`."""
+        """Encode the two fields as `detail`."""
         return first if lost is None else f"{first}/{lost}"
 
     @property
     def first(self) -> str:
-        """As text (``1.12.3``), or ""."""
+        """The first available position as text (``1.12.3``), or ""."""
         return self.detail.partition("/")[0]
 
     @property
     def lost(self) -> int | None:
-        """Records from the position asked for up to `first`; None: not known how many."""
+        """The number of records from the requested position to `first`, or None if it is unknown."""
         return _number(self.detail.partition("/")[2])
 
 
@@ -217,7 +234,7 @@ class NoSuchLedger(DistributedLogError):
 
 
 class UnknownBookie(InvalidRequest):
-    """No bookie of that name or id; the message names those that there are."""
+    """No bookie has this name or ID; the message lists all bookies."""
 
     code = 2110
     exit_code = 3
@@ -231,27 +248,27 @@ class NoSuchEntry(DistributedLogError):
 
 
 class EntriesLost(NoSuchEntry):
-    """Somebody has declared these entries lost: nobody will be given them, also where a copy turns up.
+    """An operator declared these entries lost. They are not delivered even if a copy is found.
 
-    A reader with ``broken="skip"`` goes on after them.
+    A reader with ``broken="skip"`` continues after them.
     """
 
     code = 2048
 
 
 class LedgerClosed(DistributedLogError):
-    """The ledger is closed (or being deleted): it takes no more entries."""
+    """The ledger is closed or is being deleted. It accepts no more entries."""
 
     code = 2014
     fatal_to_writer = True
     exit_code = 5
 
 
-# --- another one owns it --------------------------------------------------------------------------
+# --- another owner --------------------------------------------------------------------------------
 
 
 class OwnershipAcquireFailed(DistributedLogError):
-    """Another writer holds the log's lock; ``owner`` names it. Wait, or take over."""
+    """Another writer has the lock of the log; `owner` names it. Wait, or take over."""
 
     code = 302
     retryable = True
@@ -259,12 +276,12 @@ class OwnershipAcquireFailed(DistributedLogError):
 
     @property
     def owner(self) -> str:
-        """The holder's name, or ""."""
+        """The name of the lock's owner, or ""."""
         return self.detail
 
 
 class WriterFenced(DistributedLogError):
-    """Another writer took the log over: this one must stop, for good. Pending writes are unknown."""
+    """Another writer took over the log. This one must stop. The outcome of pending writes is unknown."""
 
     code = 2070
     definite = False
@@ -273,7 +290,7 @@ class WriterFenced(DistributedLogError):
 
 
 class LedgerFenced(DistributedLogError):
-    """A bookie's answer to an add: the ledger was fenced by a recovery."""
+    """A bookie rejected an add, because a recovery fenced the ledger."""
 
     code = 2012
     fatal_to_writer = True
@@ -281,7 +298,7 @@ class LedgerFenced(DistributedLogError):
 
 
 class NotLeader(DistributedLogError):
-    """This metadata node does not lead. ``leader`` is the best guess. The client asks there."""
+    """This metadata node is not the leader. The client retries at `leader`, which may be outdated."""
 
     code = 2030
     retryable = True
@@ -289,14 +306,14 @@ class NotLeader(DistributedLogError):
 
     @property
     def leader(self) -> str:
-        """The leader's address, or ""."""
+        """The address of the leader, or ""."""
         return self.detail
 
 
 class Moved(DistributedLogError):
-    """Another write proxy has the log, or should; ``detail`` is its id, "" where none is known.
+    """Another write proxy owns the log, or should own it. ``detail`` is its ID, or "" if it is unknown.
 
-    Between clients and proxies only: the client asks there.
+    Only sent from proxies to clients, which send the request to the other proxy.
     """
 
     code = 2093
@@ -305,37 +322,42 @@ class Moved(DistributedLogError):
 
 
 class LinkOutOfOrder(DistributedLogError):
-    """The application has linked a later version already, or under another identity."""
+    """The application has already linked a later version, or uses another identity."""
 
     code = 2072
     exit_code = 5
 
 
 class LinkMismatch(DistributedLogError):
-    """The application has linked this very version, with other records: two writes have one name."""
+    """The application has already linked this version with other records: two writes have the same name."""
 
     code = 2074
     exit_code = 5
 
 
 class SubscriptionLost(DistributedLogError):
-    """Another one reads the log by this name now, or its position was deleted. What this one commits from
-    then on is not kept: the new holder goes on where the position is, and handles records again."""
+    """Another reader has this name now, or the position was deleted.
+
+    Later commits of this reader are not stored. The new owner continues at the stored position, so some
+    records are handled again.
+    """
 
     code = 504
     exit_code = 5
 
 
 class ClaimLost(DistributedLogError):
-    """The claim of a work queue was given to somebody else: this process was taken for dead, or was too slow.
-    What was claimed is handled again."""
+    """The claim of a work queue was given to another consumer.
+
+    This process was considered failed, or took too long. The claimed records are handled again.
+    """
 
     code = 2075
     exit_code = 5
 
 
 class ProducerFenced(DistributedLogError):
-    """The producer's name was opened by another one: this one must stop. The call stored nothing."""
+    """Another process opened the producer's name. This one must stop. The call stored nothing."""
 
     code = 2090
     fatal_to_writer = True
@@ -343,8 +365,10 @@ class ProducerFenced(DistributedLogError):
 
 
 class ProducerForgotten(DistributedLogError):
-    """The log knows nothing of the producer (any more): a thousand others came, or it never was there. This
-    call stored nothing; what was not acknowledged before stays unknown."""
+    """The log does not have the producer, because it never had it or a thousand others came after it.
+
+    This call stored nothing. The outcome of earlier unacknowledged records remains unknown.
+    """
 
     code = 2091
     definite = False
@@ -352,52 +376,52 @@ class ProducerForgotten(DistributedLogError):
 
 
 class PositionConflict(DistributedLogError):
-    """The log's last record is another one than expected: nothing was written. Read on, decide again."""
+    """The last record of the log is not the expected one. Nothing was written. Read on, and decide again."""
 
     code = 2092
     exit_code = 5
 
     @property
     def last(self) -> str:
-        """The position of the log's last record, as text (``1.12.3``); ``0.0.0``: it never had one."""
+        """The position of the log's last record, as text (``1.12.3``); ``0.0.0`` if it never had one."""
         return self.detail
 
 
 class MembersRefused(DistributedLogError):
-    """A change of the metadata quorum's members that would lose its majority, or that fits nothing."""
+    """A change of the metadata quorum's members would lose its majority, or does not match its state."""
 
     code = 2073
     exit_code = 5
 
 
 class UnsupportedPlatform(DistributedLogError):
-    """Nodes need Linux: this is another system. Clients run here, and reach a cluster that runs elsewhere."""
+    """Nodes need Linux. On this system only clients run, and they reach a cluster that runs elsewhere."""
 
     code = 2101
     exit_code = 5
 
 
 class VersionConflict(DistributedLogError):
-    """A conditional change met another version than expected: read again, decide again."""
+    """A conditional change found another version than expected. Read again, and decide again."""
 
     code = 2036
     retryable = True
 
 
 class LeaseExpired(DistributedLogError):
-    """The lease is gone: what was held under it is not held any more."""
+    """The lease has expired; everything that it protected is released."""
 
     code = 2035
 
 
-# --- who asks may not ------------------------------------------------------------------------------
+# --- not authorized -------------------------------------------------------------------------------
 
 
 class NotAuthenticated(DistributedLogError):
-    """Who this is was not proved: no credentials, ones that are not taken here, or ones that have ended.
+    """The credentials are missing, not accepted here, or expired.
 
-    Whoever meets it needs other credentials; trying again with the same ones helps nobody.
-    ``detail``: `ENDED` if a token or pass has ended.
+    The client needs other credentials; a retry with the same ones does not succeed. ``detail`` is `ENDED` if
+    a token or session credential has expired.
     """
 
     code = 2080
@@ -406,9 +430,9 @@ class NotAuthenticated(DistributedLogError):
 
 
 class NotAllowed(DistributedLogError):
-    """This principal has no right to what it asked for. The message names the right that is missing.
+    """The principal has no right to the operation. The message names the missing right.
 
-    ``detail``: `RESTRICTED_TOKEN` if the token of the request carries fewer rights than its user has.
+    ``detail`` is `RESTRICTED_TOKEN` if the token of the request has fewer rights than its user.
     """
 
     code = 2081
@@ -417,7 +441,10 @@ class NotAllowed(DistributedLogError):
 
 
 class OverQuota(DistributedLogError):
-    """More than this principal may have at once, or in so short a time. ``detail``: milliseconds to wait."""
+    """The principal exceeds its limit of objects, or of requests in a period.
+
+    ``detail`` is the time to wait in milliseconds.
+    """
 
     code = 2082
     retryable = True
@@ -425,21 +452,21 @@ class OverQuota(DistributedLogError):
 
 
 class NamespaceFull(OverQuota):
-    """The namespace has as much in the metadata as it may, and this would make something new there.
+    """The namespace has reached its quota in the metadata, and the request would create something new in it.
 
-    To wait frees nothing: delete or truncate logs of it, or have an admin raise the bound. A writer that is
-    open waits all the same, for what it has taken.
+    Waiting frees nothing. Delete or truncate logs, or have an admin raise the quota. Open writers wait,
+    because they still have to write the records that they accepted.
     """
 
     code = 2084
     retryable = False
 
 
-# --- not now --------------------------------------------------------------------------------------
+# --- temporary ------------------------------------------------------------------------------------
 
 
 class TooBusy(DistributedLogError):
-    """Over a bound in bytes; refused before anything was allocated or done."""
+    """A limit in bytes or of connections was reached. Nothing was allocated or done."""
 
     code = 517
     retryable = True
@@ -447,7 +474,7 @@ class TooBusy(DistributedLogError):
 
 
 class NotEnoughBookies(DistributedLogError):
-    """Fewer live bookies than the ledger's quorums need."""
+    """Fewer bookies are available than the quorums of the ledger require."""
 
     code = 2015
     retryable = True
@@ -455,7 +482,10 @@ class NotEnoughBookies(DistributedLogError):
 
 
 class BookieReadOnly(DistributedLogError):
-    """The bookie takes no new entries (disk nearly full, or told so); recovery adds still pass."""
+    """The bookie accepts no new entries, except those of recoveries.
+
+    Its disk is nearly full, or an operator made it read-only.
+    """
 
     code = 2016
     retryable = True
@@ -463,8 +493,10 @@ class BookieReadOnly(DistributedLogError):
 
 
 class MetadataFull(DistributedLogError):
-    """The metadata nodes are short of disk space, and this change would make the metadata larger: refused.
-    What deletes, replaces, or lives under a lease passes. The message names the disk."""
+    """The metadata nodes have too little disk space for a change that makes the metadata larger.
+
+    Deletions, replacements and changes under a lease are still possible. The message names the disk.
+    """
 
     code = 2100
     retryable = True
@@ -472,7 +504,7 @@ class MetadataFull(DistributedLogError):
 
 
 class ReaderIdle(DistributedLogError):
-    """No entry came for ``idle_error_s``: nobody writes, or no bookie answers. The reader goes on."""
+    """No entry arrived for ``idle_error_s``: there is no writer, or no bookie answers. The reader stays open."""
 
     code = 2076
     retryable = True
@@ -480,7 +512,7 @@ class ReaderIdle(DistributedLogError):
 
 
 class QuorumUnreachable(DistributedLogError):
-    """No leader of the metadata quorum answered in time; the message names the addresses asked."""
+    """No leader of the metadata quorum answered in time; the message lists the addresses."""
 
     code = 503
     retryable = True
@@ -491,9 +523,9 @@ REFUSED = "refused"
 
 
 class ConnectionLost(DistributedLogError):
-    """The connection could not be made, broke, or was closed. What was under way is unknown.
+    """The connection could not be made, broke, or was closed. The outcome of pending requests is unknown.
 
-    ``detail``: `REFUSED` where nobody listens at the address.
+    ``detail`` is `REFUSED` if no program listens at the address.
     """
 
     code = 2002
@@ -503,7 +535,7 @@ class ConnectionLost(DistributedLogError):
 
 
 class RequestTimeout(DistributedLogError):
-    """The deadline passed after sending: it may have happened."""
+    """The deadline passed after the request was sent. The operation may have taken place."""
 
     code = 2060
     retryable = True
@@ -512,16 +544,17 @@ class RequestTimeout(DistributedLogError):
 
 
 class Compacted(DistributedLogError):
-    """A watch asked for a revision older than the history kept. List, then watch from there."""
+    """A watch requested a revision that is no longer stored. List, and watch from there."""
 
     code = 2032
     retryable = True
 
 
 class CapabilityOutdated(DistributedLogError):
-    """A bookie does not take what was shown for a ledger: none was, or it has ended.
+    """A bookie did not accept the capability for a ledger: it is missing or no longer valid.
 
-    The client asks the metadata for another one, and tries the same bookie again: passing, in every part.
+    Temporary in every part: the client requests a new one from the metadata leader, and retries at the same
+    bookie.
     """
 
     code = 2083
@@ -530,7 +563,7 @@ class CapabilityOutdated(DistributedLogError):
 
 
 class NotReady(DistributedLogError):
-    """The node is starting, or waits to be let in; nothing was done."""
+    """The node is starting, or waits to become a member. Nothing was done."""
 
     code = 518
     retryable = True
@@ -541,9 +574,9 @@ class NotReady(DistributedLogError):
 
 
 class OutcomeUnknown(DistributedLogError):
-    """It may or may not have happened, and asking again cannot tell.
+    """The operation may or may not have taken place, and repeating the request cannot clarify it.
 
-    ``detail``: `STALE` if the metadata quorum no longer has the answers of the time of the request.
+    ``detail`` is `STALE` if the metadata quorum no longer has the answers from the time of the request.
     """
 
     code = 2033
@@ -553,7 +586,7 @@ class OutcomeUnknown(DistributedLogError):
 
 
 class WriteFailed(DistributedLogError):
-    """An add did not reach its ack quorum in time. It may appear later, once, at the end (G7)."""
+    """An add did not reach its ack quorum in time. The record may appear later, once, at the end (G7)."""
 
     code = 514
     definite = False
@@ -562,8 +595,11 @@ class WriteFailed(DistributedLogError):
 
 
 class InternalError(DistributedLogError):
-    """A rule of ours was broken in the task of one writer, reader or ledger, which was ended by it. What it
-    had not acknowledged is unknown; open another one. The traceback is in the process's log."""
+    """A bug ended the task of one writer, reader or ledger.
+
+    The outcome of its unacknowledged requests is unknown. Open a new one. The traceback is in the log of the
+    process.
+    """
 
     code = 600
     definite = False
@@ -572,13 +608,13 @@ class InternalError(DistributedLogError):
 
 
 class WriteCancelled(DistributedLogError):
-    """Not written, because a record before it in the same call was refused, or the writer ended first."""
+    """Not written, because an earlier record of the same call was rejected or the writer ended first."""
 
     code = 516
 
 
 class LedgerStateUnknown(DistributedLogError):
-    """The bookie may have lost what it held of this ledger (limbo): neither yes nor no."""
+    """The bookie may have lost entries of this ledger (limbo state), so it can neither confirm nor deny."""
 
     code = 2013
     retryable = True
@@ -586,18 +622,21 @@ class LedgerStateUnknown(DistributedLogError):
 
 
 class RecoveryIncomplete(DistributedLogError):
-    """Too few definite answers to know a ledger's end; nothing was decided. Retry when bookies return."""
+    """Too few definite answers to determine the end of a ledger. Nothing was decided.
+
+    Retry when bookies are available again.
+    """
 
     code = 2017
     retryable = True
     exit_code = 4
 
 
-# --- the peer broke the protocol ------------------------------------------------------------------
+# --- protocol error -------------------------------------------------------------------------------
 
 
 class ProtocolError(DistributedLogError):
-    """The peer sent what it may not; the connection ends."""
+    """The peer sent invalid data; the connection ends."""
 
     code = 2001
     definite = False
@@ -605,7 +644,7 @@ class ProtocolError(DistributedLogError):
 
 
 class WrongPeer(DistributedLogError):
-    """Somebody else answers at that address: another cluster, another node (H6)."""
+    """Another cluster or another node answers at the address (H6)."""
 
     code = 2040
     retryable = True
@@ -613,30 +652,30 @@ class WrongPeer(DistributedLogError):
 
 
 class WrongLedgerKey(DistributedLogError):
-    """The key shown is not the ledger's."""
+    """The key in the request is not the key of the ledger."""
 
     code = 2018
     exit_code = 5
 
 
 class EntryConflict(DistributedLogError):
-    """Other bytes under an entry id that is stored already."""
+    """An add has other bytes than the stored entry with the same ID."""
 
     code = 2019
     fatal_to_writer = True
 
 
-# --- the machine failed or lied -------------------------------------------------------------------
+# --- node or disk error ---------------------------------------------------------------------------
 
 
 class CorruptData(DistributedLogError):
-    """Bytes on disk or from a peer whose checksum or form is wrong; never served."""
+    """Bytes from a disk or a peer have a wrong checksum or form. They are never served."""
 
     code = 523
 
 
 class DiskFailed(DistributedLogError):
-    """A write or sync failed: the node ends. Nothing it had not synced may be trusted."""
+    """A write or sync failed, and the node ends. Data that it had not synced must not be trusted."""
 
     code = 2043
     definite = False
@@ -649,26 +688,26 @@ class DiskFull(DiskFailed):
 
 
 class DataDirectoryLost(DiskFailed):
-    """The files of a running node are not in its data directory any more: the node ends.
+    """The files of a running node are no longer in its data directory, and the node ends.
 
     They were removed or moved, or another file system was mounted over the directory. The next start would
-    not find the data that the node stores from now on.
+    not find the data that the node would store from now on.
     """
 
     code = 2049
 
 
 class ForeignData(DistributedLogError):
-    """A data directory of another cluster, another node, or an older copy of this one's."""
+    """The data directory belongs to another cluster or node, or is an older copy."""
 
     code = 2041
     exit_code = 5
 
 
 class CommittedEntriesLost(DistributedLogError):
-    """The metadata quorum has lost entries that it had committed, and this metadata node has them: it ends.
+    """The metadata quorum has lost committed entries that this metadata node still has; the node ends.
 
-    An operator decides which directories count; the message names the choices. Nothing was changed here.
+    An operator decides which directories are valid; the message names the choices. Nothing was changed here.
     """
 
     code = 2045
@@ -676,14 +715,14 @@ class CommittedEntriesLost(DistributedLogError):
 
 
 class DataDirectoryInUse(DistributedLogError):
-    """Another process holds this data directory."""
+    """Another process uses this data directory."""
 
     code = 2044
     exit_code = 5
 
 
 class UnsupportedFormat(DistributedLogError):
-    """Written by a newer version than this one can read."""
+    """A newer version wrote the data, and this version cannot read it."""
 
     code = 521
     exit_code = 5
@@ -720,5 +759,5 @@ BY_CODE: dict[int, type[DistributedLogError]] = {
 
 
 def from_code(code: int, message: str, detail: str = "") -> DistributedLogError:
-    """The error a peer named by its code; an unknown code becomes the root class."""
+    """Return the error for a code from a peer; an unknown code gives the base class."""
     return BY_CODE.get(code, DistributedLogError)(message, detail)

@@ -1,8 +1,8 @@
-"""The seam: everything that is not computed comes in through one small value, `Host`.
+"""The platform layer: all input from the machine reaches a node through one small value, `Host`.
 
-The real side is `machine.py`, `tcp.py`, `directory_disk.py`, `lmdb_map.py` and `memory_disk.py`; the
-simulated side is `sim/`. Contract tests in tests/runtime hold both to the same behaviour. Time is not here:
-it is trio's clock (`trio.current_time()`), which a run can replace whole.
+The real implementation is in `machine.py`, `tcp.py`, `directory_disk.py`, `lmdb_map.py` and `memory_disk.py`;
+the simulated one is in `testing/sim/world`. Contract tests in `tests/runtime` verify that both behave the
+same way. Time is not part of it: the clock is that of trio (`trio.current_time()`), which a run can replace.
 """
 
 import random
@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 from .principals import CertificateIdentity, Credentials, Verify
 
 Address = tuple[str, int]
-"""Host name or IP, and port. Port 0 asks a listener for a free one."""
+"""Host name or IP address, and port. With port 0, a listener gets a free port."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -23,42 +23,48 @@ class Connection(Protocol):
     """A byte stream to one peer. Bytes arrive in order or not at all, split and merged anywhere."""
 
     peer: str
-    """Who is at the other end, for messages: ``10.0.0.3:4181``."""
+    """The address of the other end, for messages: ``10.0.0.3:4181``."""
 
     identity: CertificateIdentity | None
-    """Who the other end has proved to be, by TLS, once anything was received from it; else None."""
+    """The identity that the other end has proved by TLS, once anything was received from it; otherwise None.
+    """
     is_secret: bool
-    """Nobody between the two ends can read or change what goes over it."""
+    """Whether the connection is encrypted and authenticated, so that no third party can read or change its
+    bytes."""
 
     @property
     def has_begun(self) -> bool:
-        """Has the other end begun a handshake here: does it wait for its turn, or had it just now?"""
+        """Whether the peer has begun a handshake: it waits for its turn, or had it a moment ago."""
         ...
 
     async def receive_into(self, *buffers: memoryview) -> int:
-        """Fill the buffers in order with what has arrived; return how many bytes (0: peer closed).
+        """Fill the buffers in order with received bytes, and return their number; 0 if the peer closed.
 
-        A checkpoint comes before the read and none between the read and the return, so a buffer
-        that is shared by many connections may be parsed before the next ``await``.
-        Raises `ConnectionLost` when the connection is broken or was closed here.
+        There is a checkpoint before the read, and none between the read and the return. So the caller can
+        parse a buffer that many connections share before its next ``await``.
+
+        Raises:
+            ConnectionLost: The connection is broken or was closed here.
         """
         ...
 
     def try_send(self, buffers: Sequence[Buffer]) -> int:
-        """Hand over what the connection takes now, never waiting; return how many bytes (maybe 0).
+        """Send as much as the connection accepts now without waiting, and return the number of bytes.
 
-        What was not taken is offered again, before anything else: its first bytes may be on their way.
+        The caller must offer the rest again before any other bytes, because its first bytes may be on their
+        way.
 
-        Raises `ConnectionLost`.
+        Raises:
+            ConnectionLost: The connection is broken or was closed here.
         """
         ...
 
     async def wait_writable(self) -> None:
-        """Return when `try_send` may take bytes again. Raises `ConnectionLost`."""
+        """Wait until `try_send` may accept bytes again. Raises `ConnectionLost`."""
         ...
 
     def close(self) -> None:
-        """Close now; whoever waits on this connection gets `ConnectionLost`. Idempotent."""
+        """Close now; tasks that wait on this connection get `ConnectionLost`. Idempotent."""
         ...
 
 
@@ -67,10 +73,10 @@ class Listener(Protocol):
     """A listening address."""
 
     address: Address
-    """The real one, with the port that was given for port 0."""
+    """The actual address, with the assigned port if port 0 was requested."""
 
     async def accept(self) -> Connection:
-        """Wait for the next connection. Survives a lack of file descriptors by waiting."""
+        """Wait for the next connection. If no file descriptor is free, it waits for one."""
         ...
 
     def close(self) -> None:
@@ -80,104 +86,115 @@ class Listener(Protocol):
 
 @runtime_checkable
 class File(Protocol):
-    """A file of a `Disk`. Offsets and sizes are bytes.
+    """A file of a `Disk`. Offsets and sizes are in bytes.
 
-    Every failed write or sync raises `DiskFailed` (`DiskFull` for a lack of space), after which the
-    node must end: what the page cache shows is no longer to be trusted.
+    Each failed write or sync raises `DiskFailed` (`DiskFull` if there is no space). Afterwards the node must
+    end, because the page cache can no longer be trusted.
     """
 
     name: str
 
     def size(self) -> int:
-        """The size, preallocated space included."""
+        """Return the size, including preallocated space."""
         ...
 
     def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write, not durable before the next sync. A direct file wants aligned memory and size."""
+        """Write without making the data durable; the next sync does.
+
+        A direct file requires aligned memory and size.
+        """
         ...
 
     async def write_synced(self, offset: int, buffer: Buffer) -> None:
-        """Write, then fdatasync: this and all that was written before the call began is durable.
+        """Write, then fdatasync: this data and all data written before the call began is durable.
 
-        Covers nothing that was written while it ran (H10). One thread hop at most. ``buffer`` must
-        stay as it is until the call returns.
+        The sync does not cover data that is written while it runs (H10). The call uses at most one thread
+        hop. ``buffer`` must not change until the call returns.
         """
         ...
 
     @property
     def syncs_inline(self) -> bool:
-        """May `write_synced_now` be called: does this disk sync on the loop? Asked before each call."""
+        """Whether the disk syncs on the event loop now, so that `write_synced_now` may be called.
+
+        Check it before each call.
+        """
         ...
 
     def write_synced_now(self, offset: int, buffer: Buffer) -> None:
-        """As `write_synced`, within this call: nothing else of the process runs until it is durable."""
+        """Write and sync as `write_synced` does, within this call, which blocks the whole process."""
         ...
 
     async def write_zeros(self, offset: int, length: int) -> None:
-        """Write zeros, then fdatasync, in a worker: beside other calls, none of which writes there.
+        """Write at most 1 MiB of zeros, then fdatasync, in a worker thread.
 
-        At most 1 MiB. What the other calls wrote is durable when they return, not when this does.
+        Other calls may run concurrently, but must not write to the same range. Their data is durable when
+        they return, independent of this call.
         """
         ...
 
     async def write_in_worker(self, offset: int, buffer: Buffer) -> None:
-        """As `write_synced`, in a worker whatever the disk's mode: for what nobody waits for.
+        """Write and sync as `write_synced` does, always in a worker thread, for background work.
 
-        Other calls go on beside it; none of them writes there.
+        Other calls may run concurrently, but must not write to the same range.
         """
         ...
 
     async def sync(self) -> None:
-        """fdatasync: what was written before the call began is durable."""
+        """Run fdatasync: all data written before the call began is durable."""
         ...
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Read up to ``length`` bytes (fewer at the end of the file); may wait for the device."""
+        """Read up to ``length`` bytes, or fewer at the end of the file. May block on the device."""
         ...
 
     def read_if_cached(self, offset: int, length: int) -> Buffer | None:
-        """As `read_at`, or None when that would wait for the device. Memory of the caller's own."""
+        """Read as `read_at` does, or return None if that would block on the device.
+
+        The caller owns the memory of the result.
+        """
         ...
 
     async def read_in_worker(self, offset: int, length: int) -> bytes:
-        """As `read_at`, in a worker, off the loop."""
+        """Read as `read_at` does, in a worker thread."""
         ...
 
     async def read_in_worker_unbuffered(self, offset: int, length: int) -> bytes:
-        """As `read_in_worker`, and nothing is read of the device ahead of what was asked for.
+        """Read as `read_in_worker` does, without read-ahead on the device.
 
-        For work in the background: what is read ahead keeps commits waiting.
+        For background work: read-ahead would delay commits.
         """
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut or extend."""
+        """Set the size of the file, which cuts or extends it."""
         ...
 
     async def punch_hole(self, offset: int, length: int) -> bool:
-        """Give back the pages of 4 KiB that lie whole in there: they read as zeros, the size stays.
+        """Free all pages of 4 KiB that are completely in the range.
 
-        In a worker. False where the file system cannot do it; nothing is changed then. After a power cut
-        the old bytes may be there again.
+        They read as zeros afterwards, and the size of the file does not change. Runs in a worker thread.
+        Returns False, without a change, if the file system does not support it. After a power cut, the old
+        bytes may be there again.
         """
         ...
 
     def allocated_bytes(self) -> int:
-        """What the file takes of the device: its size less its holes, rounded up to pages."""
+        """Return the space that the file uses on the device: its size without holes, rounded up to pages."""
         ...
 
     def close(self) -> None:
-        """Close. Idempotent."""
+        """Close the file. Idempotent."""
         ...
 
 
 Summary = Callable[[Mapping[bytes, bytes]], tuple[bytes, bytes]]
-"""Makes one more pair of a transaction, from the pairs that it replaces or deletes, as they were before."""
+"""Makes one more pair of a transaction, from the previous pairs that it replaces or deletes."""
 
 
 @runtime_checkable
 class OrderedMap(Protocol):
-    """A durable map of bytes to bytes, ordered by key: LMDB, or a dict in memory and simulation."""
+    """A durable map of bytes to bytes, ordered by key: LMDB, or a dict in memory and in the simulator."""
 
     async def apply(
         self,
@@ -185,46 +202,46 @@ class OrderedMap(Protocol):
         deletes: Sequence[bytes] = (),
         summary: Summary | None = None,
     ) -> None:
-        """Put and delete in one synced transaction, in a separate thread. All or nothing.
+        """Put and delete pairs in one atomic, synced transaction, in a separate thread.
 
-        ``summary`` is called in that thread, within the transaction; its pair is put as well. With one, no
-        key is put twice.
+        ``summary`` is called in that thread, within the transaction, and its pair is put as well. With a
+        summary, no key may occur twice in ``puts``.
         """
         ...
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value of a key, or None."""
         ...
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """The pair with the greatest key <= ``key``, or None."""
+        """Return the pair with the greatest key <= ``key``, or None."""
         ...
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Up to ``limit`` pairs with start <= key < end, in order."""
+        """Return up to ``limit`` pairs with start <= key < end, in order."""
         ...
 
     def close(self) -> None:
-        """Close. Idempotent."""
+        """Close the map. Idempotent."""
         ...
 
 
 @runtime_checkable
 class Disk(Protocol):
-    """A directory on a device. Names are flat: no separators."""
+    """A directory on a device. Names are flat, without separators."""
 
     durability: str
-    """What a finished sync means here: ``fdatasync``, or ``memory`` for none at all."""
+    """The meaning of a finished sync: ``fdatasync``, or ``memory`` if nothing is durable."""
 
     def list(self) -> list[str]:
-        """The names of the files here, sorted (maps not included)."""
+        """Return the names of the files, sorted and without maps."""
         ...
 
     async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
-        """Make a new file, preallocated to ``size``; its name is durable when this returns.
+        """Create a file, preallocated to ``size``. Its name is durable when the call returns.
 
-        ``direct`` asks for O_DIRECT; where the file system refuses it the file is buffered.
-        Raises `FileExistsError`, `DiskFull`, `DiskFailed`.
+        ``direct`` requests O_DIRECT; if the file system refuses it, the file is buffered. Raises
+        `FileExistsError`, `DiskFull` or `DiskFailed`.
         """
         ...
 
@@ -233,51 +250,57 @@ class Disk(Protocol):
         ...
 
     async def rename(self, old: str, new: str) -> None:
-        """Rename over whatever is there; durable when this returns. Raises `FileNotFoundError`."""
+        """Rename a file and replace an existing one; durable when the call returns.
+
+        Raises `FileNotFoundError`.
+        """
         ...
 
     async def delete(self, *names: str) -> None:
-        """Remove the names; durable when this returns. Open files stay readable.
+        """Remove files; durable when the call returns. Open files stay readable.
 
-        The room of large files may come back later, over minutes; where it is short, at once.
-        Many together cost the device one update of the directory, and whoever syncs beside it one wait.
-        Raises `FileNotFoundError`; those named before that one are gone then, perhaps not durably.
+        The space of large files may be freed later, over minutes, or at once if little space is left. Several
+        names in one call cost the device one update of the directory, and concurrent syncs one delay.
+
+        Raises:
+            FileNotFoundError: A file does not exist. The files before it in the list are removed, perhaps not
+                durably.
         """
         ...
 
     async def open_map(self, name: str) -> OrderedMap:
-        """Open or make an ordered map. Raises `CorruptData` where it is seen to be damaged."""
+        """Open an ordered map, or create it. Raises `CorruptData` if damage is detected."""
         ...
 
     async def delete_map(self, name: str) -> None:
-        """Remove an ordered map that is not open. No error where there is none."""
+        """Remove an ordered map that is not open. A missing map is not an error."""
         ...
 
     def free_bytes(self) -> int:
-        """Space left on the device; not what deleted files have yet to give back."""
+        """Return the free space of the device, without space of deleted files that is not freed yet."""
         ...
 
     def set_min_free_bytes(self, size: int) -> None:
-        """While less than so many bytes are free, deleted files give their room back at once."""
+        """Free the space of deleted files at once while fewer than ``size`` bytes are free."""
         ...
 
     async def check_directory(self) -> None:
-        """Check that the directory's name still leads to it, and that all files open here are in it.
+        """Check that the directory's path still leads to it, and that all files open here are in it.
 
         Raises `DataDirectoryLost`.
         """
         ...
 
     def lock(self) -> None:
-        """Take this directory for this node, until it ends. Raises `DataDirectoryInUse`."""
+        """Lock this directory for this node until the process ends. Raises `DataDirectoryInUse`."""
         ...
 
     def unlock(self) -> None:
-        """Give it back: for a node that is started again in the same process. Idempotent."""
+        """Release the lock, for a node that is started again in the same process. Idempotent."""
         ...
 
     def aligned_buffer(self, length: int) -> memoryview:
-        """Zeroed, page-aligned, writable memory, as direct files want it."""
+        """Return zeroed, page-aligned, writable memory, as direct files require."""
         ...
 
 
@@ -287,27 +310,32 @@ def _no_secrets(length: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine one node runs on. Real: distributedlog/runtime/machine.py. Simulated:
-    testing/sim/world/sim_host.py."""
+    """The machine of one node.
+
+    The real one is in `distributedlog/runtime/machine.py`, the simulated one in
+    `testing/sim/world/sim_host.py`.
+    """
 
     name: str
     dial: Callable[[Address], Awaitable[Connection]]
-    """Connect. Raises `ConnectionLost` at once or after the system's time; callers set deadlines."""
+    """Connect. Raises `ConnectionLost` at once or after the timeout of the system; callers set deadlines."""
     listen: Callable[[Address], Awaitable[Listener]]
     """Listen. Raises `AddressInUse`."""
     disks: Mapping[str, Disk]
-    """By role: ``journal`` and ``index`` for a bookie, ``metadata`` for a metadata node."""
+    """Disks by role: ``journal`` and ``index`` for a bookie, ``metadata`` for a metadata node."""
     random: random.Random
     wall_ms: Callable[[], int]
     """Milliseconds since 1970, for time stamps in records; never for ordering or timeouts."""
     connections_max: int = 1000
-    """Peers that a server of this host may have at once: its descriptors, less those that its files need."""
+    """The number of peers that a server of this host may have: its descriptors, without those for its files.
+    """
     secret_bytes: Callable[[int], bytes] = _no_secrets
-    """So many bytes that nobody can guess: for keys, nonces, tokens. `random` is for everything else, and
-    whoever sees enough of it can compute the rest."""
+    """Returns unpredictable bytes for keys, nonces and tokens. `random` is for everything else, because its
+    output can be predicted from earlier output."""
     methods: Mapping[str, Verify] = field(default_factory=dict)
-    """How a server of this host has proved to it who comes, by the method's name; empty: not at all."""
+    """The methods by which clients authenticate to a server of this host, by name; empty for no
+    authentication."""
     credentials: Callable[[Address], Credentials | None] = lambda address: None
-    """What to prove who we are with, to who listens there; None: nothing."""
+    """Returns the credentials for a server address, or None for none."""
     certificate: Callable[[], CertificateIdentity | None] = lambda: None
-    """Who our certificate says that we are, as it is now; None: there is none."""
+    """Returns the identity in this host's present certificate, or None without one."""

@@ -1,7 +1,7 @@
-"""Who speaks on a connection: principals, what proves them, and the shapes of a proof (pure).
+"""Principals on a connection, the methods that prove them, and the forms of a proof (pure).
 
 A principal is a text: ``metadata/m1``, ``bookie/b4``, ``proxy/p1``, ``user/etl``, or `ANONYMOUS`. It is
-proved once a connection, by one of the methods that the server takes; nothing in a later frame changes it.
+proved once per connection by one of the methods that the server accepts. No later frame changes it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,150 +13,158 @@ from .errors import InvalidRequest
 
 ANONYMOUS = "anonymous"
 LOCAL = "user/local"
-"""Whoever holds the secret of a cluster on this machine (`local_secret.py`): all of it is theirs."""
+"""The principal of a client with the secret of a cluster on this machine (`local_secret.py`). It has all
+rights."""
 METADATA, BOOKIE, PROXY, USER = "metadata", "bookie", "proxy", "user"
 SERVERS = (METADATA, BOOKIE, PROXY)
-"""Kinds that may be dialled."""
+"""Kinds that accept connections."""
 KINDS = (*SERVERS, USER)
 NONCE_BYTES = 16
 BY_CERTIFICATE = "cert"
-"""The method by which TLS has shown who it is; see `tls.py`."""
+"""The method for an identity that TLS has verified; see `tls.py`."""
 BY_LOCAL_SECRET = "local"
-"""That of a cluster on this machine; see `local_secret.py`."""
+"""The method of a cluster on this machine; see `local_secret.py`."""
 WARN_REMAINING_FRACTION = 0.2
-"""The share of a certificate's life below which its end is a condition of the node."""
+"""A certificate with less than this fraction of its life left causes a health condition of the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateIdentity:
-    """Who a certificate says the other end is."""
+    """The identity in the certificate of the other end."""
 
     domain: str
-    """The cluster's name among certificates."""
+    """The name of the cluster in certificates."""
     kind: str
     """One of `KINDS`."""
     name: str
     serial: str
-    """Of the certificate, as `serial_of` gives it."""
+    """The serial number of the certificate, in the form of `serial_of`."""
     ends_s: int
     """Seconds since 1970."""
     begins_s: int = 0
 
     @property
     def principal(self) -> str:
-        """``bookie/b4``"""
+        """The principal, such as ``bookie/b4``."""
         return f"{self.kind}/{self.name}"
 
     def remaining_fraction(self, now_ms: int) -> float:
-        """How much of the certificate's life is left: 1 at its beginning, 0 from its end on."""
+        """Return the remaining fraction of the certificate's life: 1 at its beginning, 0 from its end on."""
         life_s = max(1, self.ends_s - self.begins_s)
         return min(1.0, max(0.0, (self.ends_s - now_ms / 1000) / life_s))
 
     @property
     def ends_at(self) -> str:
-        """The end, for people."""
+        """The end as text for people."""
         return f"{datetime.fromtimestamp(self.ends_s, UTC):%Y-%m-%d %H:%M UTC}"
 
 
 def serial_of(text: str) -> str:
-    """A certificate's serial as it is compared: small hexadecimal digits without colons and leading zeros.
+    """Normalize the serial number of a certificate, because programs print it in different forms.
 
-    Programs show it in different ways. Raises `InvalidRequest`.
+    The result has lower-case hexadecimal digits, without colons and leading zeros.
+
+    Raises:
+        InvalidRequest: The text is not a hexadecimal number.
     """
     digits = text.strip().replace(":", "").lower().lstrip("0")
     if not digits or not set(digits) <= set("0123456789abcdef"):
-        raise InvalidRequest(f"{text[:60]!r} is no certificate's serial: hexadecimal digits are")
+        raise InvalidRequest(f"{text[:60]!r} is not a serial number: use hexadecimal digits")
     return digits
 
 
 def principal_kind(principal: str) -> str:
-    """The part before the slash: one of `KINDS`, or `ANONYMOUS`."""
+    """Return the part before the slash: one of `KINDS`, or `ANONYMOUS`."""
     return principal.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeContext:
-    """What both ends know of a connection when one of them proves who it is."""
+    """The facts about a connection that both ends use for a proof."""
 
     peer_address: str
     port: int
-    """The server's."""
+    """The port of the server."""
     server_nonce: bytes = b""
-    """Drawn by the server for this connection; empty before its HELLO was heard."""
+    """A random value of the server for this connection; empty before its HELLO was received."""
     client_nonce: bytes = b""
     listener: str = ""
-    """The server's name for where the connection came in."""
+    """The server's name for the listener that accepted the connection."""
     identity: CertificateIdentity | None = None
-    """Of the other end, where that has a certificate."""
+    """The identity in the certificate of the other end, if it has one."""
     is_secret: bool = False
-    """Nobody between the two can read it: TLS."""
+    """Whether the connection uses TLS, so that no third party can read it."""
 
 
 TokenScope = tuple[tuple[str, str, int], ...]
-"""Namespace, path, rights (bits of `metadata/model/rights.py`); of no paths: not narrowed."""
+"""Rows of namespace, path and rights (bits of `metadata/model/rights.py`); empty for an unrestricted token.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a token says. Whether that is so, its seal tells, and the user's record."""
+    """The content of a token. The signature and the user's record determine whether it is valid."""
 
     user: str
     ends_s: int
     """Seconds since 1970."""
     revoked_at_revision: int
     key: int
-    """The number of the secret that it is sealed with."""
+    """The number of the secret with which it is signed."""
     cluster_id: str
     name: bytes
-    """Drawn for it."""
+    """A random value for this token."""
     token_scope: TokenScope = ()
     proof: bytes = field(default=b"", repr=False, compare=False)
-    """The token itself, as it was shown."""
+    """The token as the client sent it."""
 
     @property
     def principal(self) -> str:
-        """``user/etl``"""
+        """The principal, such as ``user/etl``."""
         return f"user/{self.user}"
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What a server answers to a proof."""
+    """The reply of a server to a proof."""
 
     principal: str = ANONYMOUS
     generation: int = 0
-    """Of the keys that its answers to this principal are made with; 0: none."""
+    """The generation of the secrets with which its capabilities for this principal are made; 0 for none."""
     rights: int = 0
     """Bits that the method defines."""
     session_credential: bytes = b""
-    """What the client shows elsewhere, or the server's own proof (method ``local``)."""
+    """The credential that the client presents to other servers, or the server's own proof (method ``local``).
+    """
     token: Token | None = None
-    """By which it is proved, for the server itself: neither this nor the next is sent."""
+    """The token that proved the principal. Only the server uses it; neither this field nor the next is sent.
+    """
     valid_s: float = inf
-    """Of the proof: the connection ends then."""
+    """How long the proof is valid, in seconds. The connection ends then."""
 
 
 Verify = Callable[[HandshakeContext, bytes], Welcome]
-"""A server's side of a method: who has this proof? Raises `NotAuthenticated`. Must not wait."""
+"""The server's side of a method: returns the principal of a proof. Raises `NotAuthenticated`. Must not wait.
+"""
 RemoteVerify = Callable[[HandshakeContext, bytes], Awaitable[Welcome]]
-"""The same where another server knows it. Raises what keeps that from answering, too."""
+"""A `Verify` that queries another server. Also raises the errors of that query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A client's side of a method."""
+    """The client's side of a method."""
 
     method: str
     prove: Callable[[HandshakeContext], bytes]
-    """The proof; may raise `NotAuthenticated`."""
+    """Returns the proof; may raise `NotAuthenticated`."""
     needs_nonce: bool = False
-    """The proof is made with the server's nonce, and so leaves one flight later."""
+    """Whether the proof uses the server's nonce, and is therefore sent one round trip later."""
     proved_by_tls: bool = False
-    """The proof is the connection's own: where it is plain there is none, and nothing to prove."""
+    """Whether the TLS handshake is the proof. A plain connection has no proof then."""
     check: Callable[[HandshakeContext, Welcome], None] = lambda meeting, welcome: None
-    """Is this server the one it should be? Raises `NotAuthenticated`."""
+    """Checks that the server is the expected one. Raises `NotAuthenticated`."""
 
 
 def anonymous(context: HandshakeContext, proof: bytes) -> Welcome:
-    """The method ``none``: whoever comes is welcome."""
+    """Accept any client as anonymous: the method ``none``."""
     return Welcome()

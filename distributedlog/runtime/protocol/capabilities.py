@@ -1,21 +1,28 @@
-"""What a client may do with one ledger at one bookie, in bytes that the bookie checks alone (pure).
+"""Make and verify capabilities: access to one ledger at one bookie, which the bookie verifies alone (pure).
+
+The formats are::
 
     capability  | kind u8 | generation u8 | mac 14s |       16 bytes, in the place of a ledger's stored key
       mac       HMAC-SHA256(K_b, "dlog cap 1" 0 | kind u8 | generation u8| ledger u64 | since u64 | principal)
       K_b       HMAC-SHA256(K, "dlog bookie key 1" 0 | cluster id | 0 | bookie id)
-    pass        | "DP2" | generation u8 | ends u32 s | since u64 | length u8 | principal | mac 16s |
+    credential  | "DP2" | generation u8 | ends u32 s | since u64 | length u8 | principal | mac 16s |
       mac       HMAC-SHA256(P, "dlog pass 1" 0 | all before)
 
-K and P are drawn by the leader of the metadata quorum, a pair a *generation*, and the two newest count. A
-bookie holds its own K_b of each: a stolen one computes capabilities for itself, and for nobody else (H229).
-P is the same for all: a wrong name opens nothing, for each capability is one principal's. A pass ends with
-the token that its holder came by (0: with nothing), and with it what its capabilities are good for, though
-these go by no clock.
+Numbers are little-endian. A credential is a session credential; its method in AUTH is named ``pass``.
 
-``since`` is the revision at which something was last taken from that principal, 0: never. It is known at both
-ends and not sent in a capability: when a bookie hears of a newer one, all that this principal had before is
-void there, and it asks for what it still may have. `REPORT_ONLY_REVISION` stands for it in what mode `report`
-gives to those whom `required` would refuse. Numbers are little-endian.
+The leader of the metadata quorum generates the secrets K and P. One pair is a *generation*, and the two
+newest generations are valid. A bookie has only its own K_b of each generation. With a stolen one, an attacker
+can compute capabilities for this bookie only (H229).
+
+P is the same for all bookies. A credential with a false name gives no access, because each capability belongs
+to one principal. If a token proved the principal, the credential ends with the token; otherwise, its end is
+0. Capabilities have no end of their own, but are of no use without a valid credential.
+
+``since`` (`revoked_at_revision` in the code) is the revision at which a right was last revoked from the
+principal, or 0. Both ends have this number, and a capability does not contain it. When a bookie receives a
+newer number, all earlier capabilities of the principal are invalid there, and the client requests those that
+it may still have. `REPORT_ONLY_REVISION` replaces the number in capabilities that mode `report` issues and
+mode `required` would refuse.
 """
 
 import hmac
@@ -28,13 +35,14 @@ from ..interfaces.errors import NotAuthenticated
 
 CAPABILITY_BYTES = 16
 SECRET_BYTES = 32
-"""Of K, K_b and P."""
+"""The size of K, K_b and P."""
 PRINCIPAL_BYTES_MAX = 160
 GENERATIONS_KEPT = 2
 REPORT_ONLY_REVISION = (1 << 64) - 1
-"""In the place of ``since``: given in mode `report` to one who has no right, and good in that mode alone."""
+"""Replaces ``since`` in capabilities for principals without the right. They are valid in mode `report` only.
+"""
 NO_CAPABILITY = bytes(CAPABILITY_BYTES)
-"""Shown by who has none; no kind is 0."""
+"""Presented by a client without a capability. No kind is 0."""
 
 _CAPABILITY_LABEL = b"dlog cap 1\0"
 _BOOKIE_KEY_LABEL = b"dlog bookie key 1\0"
@@ -47,16 +55,16 @@ _CREDENTIAL_MAC_BYTES = 16
 
 
 class CapabilityKind(IntEnum):
-    """What a capability is good for."""
+    """The access that a capability allows."""
 
     LIST = 1
-    """Which entries are there, and how far they are confirmed."""
+    """List the entries and read the LAC."""
     READ = 2
-    """That, and the entries."""
+    """The access of `LIST`, and read the entries."""
     ADD = 3
-    """An add stream."""
+    """Open an add stream."""
     RECOVER = 4
-    """That of `READ`, a fence, and an add stream that passes it."""
+    """The access of `READ`, fence the ledger, and open an add stream that ignores the fence."""
 
 
 SUFFICIENT_KINDS: dict[CapabilityKind, tuple[CapabilityKind, ...]] = {
@@ -65,7 +73,7 @@ SUFFICIENT_KINDS: dict[CapabilityKind, tuple[CapabilityKind, ...]] = {
     CapabilityKind.ADD: (CapabilityKind.ADD,),
     CapabilityKind.RECOVER: (CapabilityKind.RECOVER,),
 }
-"""Which capabilities will do for what is wanted, the least first."""
+"""The kinds of capabilities that allow a requested access, the least powerful first."""
 
 
 FIRST_KIND, LAST_KIND = int(min(CapabilityKind)), int(max(CapabilityKind))
@@ -80,7 +88,7 @@ class Generation:
     credential_key: bytes = field(repr=False)
 
     def for_bookie(self, cluster_id: str, bookie_id: str) -> "Generation":
-        """What that bookie holds of this one."""
+        """Return the secrets that a bookie receives of this generation."""
         signed_bytes = _BOOKIE_KEY_LABEL + cluster_id.encode() + b"\0" + bookie_id.encode()
         return Generation(
             self.number, hmac.digest(self.key, signed_bytes, "sha256"), self.credential_key
@@ -88,12 +96,15 @@ class Generation:
 
 
 def may_be_capability(key: bytes) -> bool:
-    """May these bytes be a capability? One in 64 of the stored keys of before looks like one as well."""
+    """Return whether these bytes may be a capability.
+
+    This is also true for one in 64 of the stored ledger keys of older versions.
+    """
     return FIRST_KIND <= key[0] <= LAST_KIND
 
 
 def stored_key(random_bytes: bytes) -> bytes:
-    """A ledger's stored key, out of so many bytes of chance: never taken for a capability."""
+    """Return a ledger's stored key made from random bytes. It never looks like a capability."""
     return bytes((random_bytes[0] | 0x80,)) + random_bytes[1:]
 
 
@@ -104,7 +115,15 @@ def make_capability(
     principal: str,
     revoked_at_revision: int,
 ) -> bytes:
-    """The 16 bytes; ``for_bookie`` is what `Generation.for_bookie` gave."""
+    """Return the 16 bytes of a capability.
+
+    Args:
+        bookie_generation: The bookie's secrets, from `Generation.for_bookie`.
+        kind: The access that it allows.
+        ledger: The ledger ID.
+        principal: The principal that may use it.
+        revoked_at_revision: The value of ``since``.
+    """
     generation_byte = bookie_generation.number & 0xFF
     signed_bytes = (
         _CAPABILITY_LABEL
@@ -125,7 +144,16 @@ def is_capability(
     principal: str,
     revoked_at_revision: int,
 ) -> bool:
-    """Do these bytes allow that principal what is wanted, at the bookie that holds these generations?"""
+    """Return whether these bytes allow the principal the requested access at this bookie.
+
+    Args:
+        presented: The bytes that the client sent.
+        generations: The secrets of this bookie.
+        wanted_kind: The requested access.
+        ledger: The ledger ID.
+        principal: The authenticated principal.
+        revoked_at_revision: The current value of ``since`` for this principal.
+    """
     for kind in SUFFICIENT_KINDS[wanted_kind]:
         if presented[0] != kind:
             continue
@@ -141,7 +169,14 @@ def is_capability(
 def issue_session_credential(
     generation: Generation, principal: str, revoked_at_revision: int, ends_s: int = 0
 ) -> bytes:
-    """A pass, by which bookies know the principal until then; 0: for good."""
+    """Return a session credential, by which bookies authenticate the principal.
+
+    Args:
+        generation: The secrets of the cluster.
+        principal: The principal.
+        revoked_at_revision: The value of ``since``.
+        ends_s: When it ends, in seconds since 1970; 0 for never.
+    """
     name = principal.encode()
     assert 0 < len(name) <= PRINCIPAL_BYTES_MAX, "a principal is a short text"
     signed_bytes = (
@@ -162,18 +197,24 @@ def _credential_mac(generation: Generation, signed_bytes: bytes) -> bytes:
 def verify_session_credential(
     credential: bytes, generations: Iterable[Generation]
 ) -> tuple[str, int, int]:
-    """(principal, since, end) of a pass that was issued. Raises `NotAuthenticated`.
+    """Verify a session credential.
 
-    Whether anything was taken from the principal after ``since``, and what time it is, the caller sees.
+    The caller checks the end, and whether a right of the principal was revoked after ``since``.
+
+    Returns:
+        The principal, ``since`` and the end in seconds since 1970 (0 for never).
+
+    Raises:
+        NotAuthenticated: The credential is malformed, or was not made with one of these generations.
     """
     size = len(credential) - _CREDENTIAL_HEADER.size - _CREDENTIAL_MAC_BYTES
     if not 0 < size <= PRINCIPAL_BYTES_MAX:
-        raise NotAuthenticated(f"{len(credential)} bytes are no pass")
+        raise NotAuthenticated(f"not a valid session credential: {len(credential)} bytes")
     magic, generation_byte, ends_s, revoked_at_revision, length = _CREDENTIAL_HEADER.unpack_from(
         credential
     )
     if magic != _MAGIC or length != size:
-        raise NotAuthenticated("these bytes are no pass")
+        raise NotAuthenticated("not a valid session credential")
     signed_bytes, mac = credential[:-_CREDENTIAL_MAC_BYTES], credential[-_CREDENTIAL_MAC_BYTES:]
     for generation in generations:
         if generation.number & 0xFF == generation_byte and hmac.compare_digest(
@@ -187,4 +228,6 @@ def verify_session_credential(
                 )
             except UnicodeDecodeError:
                 break
-    raise NotAuthenticated("a pass that is not of this cluster, or of a generation that has ended")
+    raise NotAuthenticated(
+        "a session credential of another cluster, or of a generation that has ended"
+    )

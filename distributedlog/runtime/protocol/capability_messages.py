@@ -1,11 +1,13 @@
-"""What a client and a bookie ask the leader for, to show and to check capabilities (META_CAPS, pure).
+"""Messages to the metadata leader that request capabilities, or the keys to verify them (META_CAPS, pure).
+
+The bodies are::
 
     ["caps", kind, [[ledger, [bookie id, …]], …]]
-        REPLY  [mode, pass, [[ledger, [capability 16s, …]], …]]      one a bookie; none: not allowed
-    ["gate", bookie id]                                              a bookie alone
+        REPLY  [mode, pass, [[ledger, [capability 16s, …]], …]]      one per bookie; none: not allowed
+    ["gate", bookie id]                                              from bookies only
         REPLY  [mode, [[number, K_b 32s, P 32s], …], [[principal, since], …]]
 
-``mode`` is ``open``, ``report`` or ``required``. ``since``: see `capabilities.py`.
+``mode`` is ``open``, ``report`` or ``required``. For ``since`` and ``pass``, see `capabilities.py`.
 """
 
 from collections.abc import Mapping
@@ -28,55 +30,55 @@ from .schema import blob, check_message, decode_message, number, one_of, row, ro
 MODES = ("open", "report", "required")
 LEDGERS_MAX = 1000
 KEYS_MAX = 8192
-"""Of one answer: each costs the leader a hash."""
+"""Per reply. Each capability costs the leader one hash."""
 BOOKIES_MAX = 255
-"""Of one ledger."""
+"""Per ledger."""
 PRINCIPALS_MAX = 20_000
-"""From whom something was taken."""
+"""Principals with revoked rights."""
 SESSION_CREDENTIAL_BYTES_MAX = 320
 
 
 @dataclass(frozen=True, slots=True)
 class CapabilityRequest:
-    """Capabilities of one kind: ledger → the bookies that they are for."""
+    """A request for capabilities of one kind, with the bookies of each ledger."""
 
     kind: CapabilityKind
     ledgers: Mapping[int, tuple[str, ...]]
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Return the frame body."""
         ledger_rows = [[ledger, list(bookies)] for ledger, bookies in self.ledgers.items()]
         return pack(["caps", int(self.kind), ledger_rows])
 
 
 @dataclass(frozen=True, slots=True)
 class BookieKeysRequest:
-    """What a bookie is to check by."""
+    """A request of a bookie for the keys with which it verifies capabilities."""
 
     bookie_id: str
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Return the frame body."""
         return pack(["gate", self.bookie_id])
 
 
 @dataclass(frozen=True, slots=True)
 class CapabilityReply:
-    """Ledger → capabilities in the order of the bookies asked for; none: not allowed."""
+    """Capabilities per ledger in the order of the requested bookies, or none if access is not allowed."""
 
     mode: str
     session_credential: bytes
-    """For bookies; empty for who is anonymous."""
+    """The client's credential for bookies; empty for anonymous clients."""
     keys: Mapping[int, tuple[bytes, ...]]
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Return the frame body."""
         ledger_rows = [[ledger, list(keys)] for ledger, keys in self.keys.items()]
         return pack([self.mode, self.session_credential, ledger_rows])
 
     @classmethod
     def decode(cls, body: Buffer) -> "CapabilityReply":
-        """Raises `ProtocolError`."""
+        """Decode a frame body. Raises `ProtocolError`."""
         mode, session_credential, ledger_rows = decode_message(
             body, _CAPABILITY_REPLY, "the answer to META_CAPS"
         )
@@ -85,16 +87,16 @@ class CapabilityReply:
 
 @dataclass(frozen=True, slots=True)
 class BookieKeysReply:
-    """What a bookie checks by from now on."""
+    """The keys and revocations with which a bookie verifies capabilities."""
 
     mode: str
     generations: tuple[Generation, ...]
     """Newest first."""
     revoked_at_revisions: Mapping[str, int]
-    """Principal → the revision at which something was last taken from it; who is not named: 0."""
+    """Principal to the revision at which a right was last revoked from it. The others have 0."""
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Return the frame body."""
         generation_rows = [
             [generation.number, generation.key, generation.credential_key]
             for generation in self.generations
@@ -112,9 +114,9 @@ class BookieKeysReply:
 
     @classmethod
     def decode(cls, body: Buffer) -> "BookieKeysReply":
-        """Raises `ProtocolError`."""
+        """Decode a frame body. Raises `ProtocolError`."""
         mode, generation_rows, revision_rows = decode_message(
-            body, _BOOKIE_KEYS_REPLY, "what a bookie checks by"
+            body, _BOOKIE_KEYS_REPLY, "the keys of a bookie"
         )
         return cls(
             mode,
@@ -124,7 +126,7 @@ class BookieKeysReply:
 
 
 def decode_request(body: Buffer) -> CapabilityRequest | BookieKeysRequest:
-    """A META_CAPS. Raises `ProtocolError`."""
+    """Decode a META_CAPS request. Raises `ProtocolError`."""
     what = "META_CAPS"
     value = unpack(body, what)
     if type(value) is list and value[:1] == ["gate"]:

@@ -2,11 +2,11 @@
 
     | length u32 | op u8 | flags u8 | status u16 | ident u64 | deadline left ms u32 | reserved u32 |
 
-Little-endian, 24 bytes. ``length`` counts the whole frame, envelope included, and is checked against
-a bound before anything is allocated. ``ident`` is a request id, or a stream number for frames that
-belong to an add stream. ``status`` is 0 or an error's code (`distributedlog/runtime/interfaces/errors.py`),
-whose body then is a msgpack list [message, detail]. Other bodies are fixed structs and entry records, or
-msgpack.
+The envelope is little-endian and has 24 bytes. ``length`` is that of the whole frame, including the envelope.
+It is checked against a limit before memory is allocated. ``ident`` is a request ID, or a stream number in
+frames of an add stream. ``status`` is 0 or the code of an error
+(`distributedlog/runtime/interfaces/errors.py`). The body of an error is a msgpack list [message, detail].
+Other bodies are fixed structs and entry records, or msgpack.
 """
 
 import struct
@@ -21,24 +21,28 @@ ENVELOPE = struct.Struct("<IBBHQII")
 ENVELOPE_BYTES = ENVELOPE.size
 FRAME_BYTES_MAX = 5 * 1024 * 1024
 CONTROL_BYTES_MAX = 2 * 1024 * 1024
-"""A msgpack body above this is refused unread."""
+"""Larger msgpack bodies are rejected without decoding."""
 CONTROL_ITEMS_MAX = 256 * 1024
-"""Of all lists and maps of a body in sum: two million empty lists fit into its bytes, and take 110 MB."""
+"""The limit for all lists and maps of a body together. Two million empty lists would fit into the byte limit
+and take 110 MB."""
 ERROR_CHARS_MAX = 4096
 
 assert ENVELOPE_BYTES == 24
 
 
 REPLY_MORE = 0x80
-"""Flag of a REPLY: another one to the same request follows (see `ClientLink.start_repeated_request`)."""
+"""Flag of a REPLY: another reply to the same request follows (see `ClientLink.start_repeated_request`)."""
 
 
 class Op:
-    """What a frame asks or answers. From 16 on: bookies; from 64: metadata; from 96: proxies."""
+    """The operation of a frame.
+
+    Numbers from 16 are for bookies, from 64 for metadata nodes, and from 96 for proxies.
+    """
 
     HELLO = 1
     AUTH = 2
-    REPLY = 3  # the answer to a request, whatever it was: ident = request id
+    REPLY = 3  # the reply to any request: ident = request ID
     PING = 4
     INFO = 5  # counters and gauges of a node, as a msgpack map
 
@@ -52,7 +56,7 @@ class Op:
     READ_LAC = 23
     WAIT_LAC = 24
     LIST_ENTRIES = 25
-    ADD_MANY = 26  # this and the next only to who says in HELLO that it takes them
+    ADD_MANY = 26  # this and the next only if the peer's HELLO has the feature
     WRITE_LACS = 27
 
     META_STATUS = 64
@@ -64,21 +68,21 @@ class Op:
     META_WATCH = 70
     META_WATCH_EVENTS = 71
     META_WATCH_CANCEL = 72
-    META_MEMBERS = 73  # who forms the quorum, and changes of that
-    META_CAPS = 75  # capabilities of ledgers, and what bookies check them by
-    META_DIFFERS = 79  # a leader to a follower whose state is not what most have; no reply
-    META_RECALL = 78  # between metadata nodes: what one that has forgotten it may have promised
-    META_TRUST = 76  # who may do what
-    META_SAVE = 77  # the whole state, chunk by chunk (74 is kept)
+    META_MEMBERS = 73  # the members of the quorum, and changes of them
+    META_CAPS = 75  # capabilities of ledgers, and the keys with which bookies verify them
+    META_DIFFERS = 79  # from a leader to a follower whose state differs from the majority; no reply
+    META_RECALL = 78  # between metadata nodes: recover the hard state of a node that lost it
+    META_TRUST = 76  # users, grants and the authorization mode
+    META_SAVE = 77  # the whole state, in chunks (74 is reserved)
 
-    MEMBERS = 97  # which proxies there are; standing (96 is kept)
+    MEMBERS = 97  # the list of proxies, with an update after each change (96 is reserved)
     PRODUCE_OPEN = 98
     PRODUCE = 99
     PRODUCE_ACKS = 100
     PRODUCE_REFUSED = 101
-    PRODUCE_PUBLISH = 103  # (102 is kept for windows that grow)
+    PRODUCE_PUBLISH = 103  # (102 is reserved for windows that grow)
     PRODUCE_CLOSE = 104
-    LOG_CALL = 106  # (105 is kept)
+    LOG_CALL = 106  # (105 is reserved)
     PROXY_CALL = 107
     PRODUCE_COMMIT = 108
 
@@ -98,7 +102,7 @@ def envelope(
     status: int = 0,
     deadline_ms: int = 0,
 ) -> bytes:
-    """The 24 bytes before a body of ``body_bytes``."""
+    """Return the 24 bytes of the envelope for a body of this size."""
     return ENVELOPE.pack(
         ENVELOPE_BYTES + body_bytes, op, flags, status, ident, min(deadline_ms, 0xFFFFFFFF), 0
     )
@@ -112,12 +116,12 @@ HTTP_REPLY = (
 
 
 def is_http(length: int) -> bool:
-    """Are the four bytes of this announced length the start of an HTTP request?"""
+    """Return whether the four bytes of an announced length are the start of an HTTP request."""
     return length.to_bytes(4, "little") in HTTP_PREFIXES
 
 
 def check_length(length: int, peer: str) -> None:
-    """Refuse an announced length that no frame of ours has; say what it looks like."""
+    """Raise `ProtocolError` for an announced length that no frame has, and identify HTTP and TLS."""
     if ENVELOPE_BYTES <= length <= FRAME_BYTES_MAX:
         return
     length_bytes = length.to_bytes(4, "little")
@@ -132,7 +136,7 @@ def check_length(length: int, peer: str) -> None:
 
 
 def pack(value: Any) -> bytes:
-    """A control message as msgpack."""
+    """Encode a control message with msgpack."""
     return bytes(msgpack.packb(value))
 
 
@@ -143,15 +147,25 @@ def unpack(
     bytes_max: int = CONTROL_BYTES_MAX,
     items_max: int = CONTROL_ITEMS_MAX,
 ) -> Any:
-    """A control message from msgpack, with every length and their sum bounded. Raises `ProtocolError`.
+    """Decode a control message from msgpack, with limits for each length and for their sum.
 
-    Its depth is below 1,024: whoever shows or compares what comes out bounds it first (`schema.py`).
+    The nesting depth of the result is below 1,024. Check it with a form of `schema.py` before printing or
+    comparing it.
+
+    Args:
+        body: The encoded message.
+        what: The name of the message, for errors.
+        bytes_max: The limit for the size of the body.
+        items_max: The limit for the items of all lists and maps together.
+
+    Raises:
+        ProtocolError: The message exceeds a limit or is malformed.
     """
     size = len(body)
     if size > bytes_max:
         raise ProtocolError(f"{what}: a control message of {size} bytes, allowed are {bytes_max}")
     hooks: dict[str, Any] = {}
-    if size > items_max:  # else it cannot hold more: an item takes a byte at least
+    if size > items_max:  # otherwise, it cannot have more items: each takes at least one byte
         item_counter = _ItemCounter(items_max)
         hooks = {
             "list_hook": item_counter.count_list,
@@ -173,7 +187,7 @@ def unpack(
 
 
 class _ItemCounter:
-    """Counts what the lists and maps of a message hold, while it is taken apart."""
+    """Count the items of all lists and maps of a message during decoding."""
 
     def __init__(self, items_max: int) -> None:
         self._remaining = items_max
@@ -192,12 +206,12 @@ class _ItemCounter:
 
 
 def error_body(error: DistributedLogError) -> bytes:
-    """The body of a frame whose status is ``error.code``."""
+    """Return the body of a frame whose status is ``error.code``."""
     return pack([str(error)[:ERROR_CHARS_MAX], error.detail])
 
 
 def error_from(status: int, body: Buffer) -> DistributedLogError:
-    """The error that a frame with this status and body carries."""
+    """Return the error in a frame with this status and body."""
     try:
         match unpack(body, "an error reply"):
             case [str() as message, str() as detail]:

@@ -1,8 +1,8 @@
-"""The first words on a connection: who is there, who is expected, which protocol (pure).
+"""The first messages on a connection: identity, expected peer and protocol version (pure).
 
-HELLO goes both ways before anything else, then AUTH, by one of the methods that the server named in HELLO.
-The checks are the cure for H6 (an answer from the wrong node: a port or address that another one has taken
-over) and for H227 (the right authority's certificate in the wrong hands).
+Both sides send HELLO first. AUTH follows, with one of the methods that the server listed in its HELLO. The
+checks prevent an answer from a wrong node, for example after another node took over a port or address (H6).
+They also reject a certificate of the right authority that belongs to another node (H227).
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,23 @@ MAGIC = "distributedlog"
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 FEATURES_REQUIRED: tuple[str, ...] = ()
-"""What a peer must understand to talk to us; it refuses what it does not know."""
+"""Features that a peer must support. A peer rejects the connection if it does not have one of them."""
 FEATURE_LACS = 1
-"""Takes WRITE_LACS: the LACs of many streams in one frame."""
+"""Accepts WRITE_LACS: the LACs of many streams in one frame."""
 FEATURE_ADD_MANY = 2
-"""Takes ADD_MANY: the adds of many streams in one frame."""
+"""Accepts ADD_MANY: the adds of many streams in one frame."""
 FEATURE_TRUST = 4
-"""Knows principals: methods of AUTH beside ``none``, and what follows from them."""
+"""Supports principals: methods of AUTH in addition to ``none``, and authorization."""
 FEATURE_ADMIN_RECOVERY = 8
-"""Of a metadata node: is asked for an admin by others (H238)."""
+"""Metadata nodes: supports requests of other nodes for the creation of an admin (H238)."""
 FEATURE_COMMIT = 16
-"""Of a write proxy: answers PRODUCE_COMMIT when readers see what was acknowledged."""
+"""Write proxies: answers PRODUCE_COMMIT when readers can read the acknowledged records."""
 FEATURE_ERROR_CODES = 32
-"""Takes codes and own fields where earlier versions read a text or share a field between two meanings: the
-state in an `AppendReply`, the detail of an error in the answer to a command."""
+"""Accepts codes and separate fields that earlier versions do not have.
+
+Those are the state in an `AppendReply`, and the detail of an error in the answer to a command. Earlier
+versions read a text, or use one field for two meanings.
+"""
 FEATURES = (
     FEATURE_LACS
     | FEATURE_ADD_MANY
@@ -47,12 +50,12 @@ FEATURES = (
     | FEATURE_COMMIT
     | FEATURE_ERROR_CODES
 )
-"""What this side understands and no peer has to."""
+"""All optional features of this side."""
 METHOD_NONE = "none"
-"""The method of who proves nothing."""
+"""The method of a client without a proof."""
 UNAUTHENTICATED_BYTES_MAX = 4096
 UNAUTHENTICATED_ITEMS_MAX = 64
-"""A HELLO or AUTH is no larger, and holds no more."""
+"""The limits for bytes and items of a HELLO or AUTH."""
 PROOF_BYTES_MAX = 2048
 PRINCIPAL_CHARS_MAX = 160
 SESSION_CREDENTIAL_BYTES_MAX = 320
@@ -62,7 +65,7 @@ CERTIFICATE_KIND_OF_NODE = {
     "write-proxy": PROXY,
     "read-proxy": PROXY,
 }
-"""What a node that says in HELLO to be of that kind has in its certificate, with its name."""
+"""The kind in the certificate of a node, by the kind in its HELLO. The names are also compared."""
 
 _TEXTS = rows(text(64), 16)
 _U32 = number(0, 0xFFFF_FFFF)
@@ -88,32 +91,32 @@ _WELCOME = row(
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What one side says of itself. Empty text: not known, or not a node."""
+    """The properties that one side states about itself. Empty text means unknown, or not a node."""
 
     cluster_id: str = ""
     node_id: str = ""
     kind: str = "client"
-    """``client``, ``bookie``, ``metadata``, ``write-proxy``, ``check_message-proxy``, or ``health`` of who
-    asks after a node on its own machine."""
+    """``client``, ``bookie``, ``metadata``, ``write-proxy``, ``read-proxy``, or ``health`` for a health check
+    from the node's own machine."""
     label: str = ""
-    """A name for people; never compared."""
+    """A name for people; never used for decisions about the protocol."""
     durability: str = ""
-    """What an acknowledgement of this server means: ``fdatasync`` or ``memory``."""
+    """The meaning of an acknowledgement of this server: ``fdatasync`` or ``memory``."""
     features: int = FEATURES
-    """Bits, `FEATURES`, of what this side takes beyond the protocol; unknown ones are a newer peer's."""
+    """Bits of `FEATURES` that this side supports. Unknown bits come from newer peers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """A HELLO as it came in: the sender, whom it expects here, and the listener's name."""
+    """A received HELLO: the sender, the node that it expects here, and the name of the listener."""
 
     hello: Hello
     expected_node_id: str
     listener: str
     nonce: bytes = b""
-    """Drawn for this connection, where one of both ends may make a proof with it; else empty."""
+    """A random value for this connection, if one side may use it in a proof; otherwise empty."""
     methods: tuple[str, ...] = (METHOD_NONE,)
-    """Of AUTH: those that a server takes, or that a client has."""
+    """The AUTH methods that a server accepts, or that a client has."""
 
 
 def encode_hello(
@@ -124,7 +127,7 @@ def encode_hello(
     nonce: bytes = b"",
     methods: Sequence[str] = (METHOD_NONE,),
 ) -> bytes:
-    """The body of a HELLO frame."""
+    """Return the body of a HELLO frame."""
     hello_fields = {
         "magic": MAGIC,
         "protocol_min": PROTOCOL_MIN,
@@ -141,13 +144,18 @@ def encode_hello(
         "auth": list(methods),
         "frame_bytes_max": FRAME_BYTES_MAX,
     }
-    if nonce:  # without one a HELLO is what it was before there were any
+    if nonce:  # a HELLO without a nonce is equal to that of versions without nonces
         hello_fields["nonce"] = nonce
     return pack(hello_fields)
 
 
 def decode_hello(body: Buffer, peer_address: str) -> Greeting:
-    """Read a HELLO. Raises `ProtocolError`, or `UnsupportedFormat` for a protocol we do not speak."""
+    """Decode a HELLO.
+
+    Raises:
+        ProtocolError: The message is not a valid HELLO.
+        UnsupportedFormat: The peer requires a protocol version or a feature that this side does not have.
+    """
     what = f"HELLO from {peer_address}"
     hello_map = unpack(
         body, what, bytes_max=UNAUTHENTICATED_BYTES_MAX, items_max=UNAUTHENTICATED_ITEMS_MAX
@@ -158,12 +166,12 @@ def decode_hello(body: Buffer, peer_address: str) -> Greeting:
     low, high = hello_fields["protocol_min"], hello_fields["protocol_max"]
     if high < PROTOCOL_MIN or low > PROTOCOL_MAX:
         raise UnsupportedFormat(
-            f"{peer_address} speaks protocol {low} to {high}, this one {PROTOCOL_MIN} to {PROTOCOL_MAX}"
+            f"{peer_address} supports protocol {low} to {high}, this side {PROTOCOL_MIN} to {PROTOCOL_MAX}"
         )
     if hello_fields["features_required"]:
         feature_names = ", ".join(hello_fields["features_required"])
         raise UnsupportedFormat(
-            f"{peer_address} requires features that are not known here: {feature_names:.200}"
+            f"{peer_address} requires features that this version does not have: {feature_names:.200}"
         )
     hello = Hello(
         hello_fields["cluster"],
@@ -183,12 +191,12 @@ def decode_hello(body: Buffer, peer_address: str) -> Greeting:
 
 
 def encode_auth(method_name: str = METHOD_NONE, proof: bytes = b"") -> bytes:
-    """The body of an AUTH."""
+    """Return the body of an AUTH frame."""
     return pack({"method": method_name, "proof": proof} if proof else {"method": method_name})
 
 
 def decode_auth(body: Buffer, peer_address: str) -> tuple[str, bytes]:
-    """An AUTH: the method, known here or not, and the proof. Raises `ProtocolError`."""
+    """Decode an AUTH: the method, which may be unknown here, and the proof. Raises `ProtocolError`."""
     what = f"AUTH from {peer_address}"
     value = unpack(
         body, what, bytes_max=UNAUTHENTICATED_BYTES_MAX, items_max=UNAUTHENTICATED_ITEMS_MAX
@@ -198,7 +206,7 @@ def decode_auth(body: Buffer, peer_address: str) -> tuple[str, bytes]:
 
 
 def encode_welcome(welcome: Welcome) -> bytes:
-    """The body of the answer to an AUTH; of `ANONYMOUS` there is nothing to say."""
+    """Return the body of the reply to an AUTH, which is empty for `ANONYMOUS`."""
     if welcome == Welcome():
         return b""
     welcome_fields = [
@@ -211,10 +219,10 @@ def encode_welcome(welcome: Welcome) -> bytes:
 
 
 def decode_welcome(body: Buffer, peer_address: str) -> Welcome:
-    """The other way round. Raises `ProtocolError`."""
+    """Decode the reply to an AUTH. Raises `ProtocolError`."""
     if not len(body):
         return Welcome()
-    what = f"AUTH's answer of {peer_address}"
+    what = f"the reply to AUTH from {peer_address}"
     value = unpack(
         body, what, bytes_max=UNAUTHENTICATED_BYTES_MAX, items_max=UNAUTHENTICATED_ITEMS_MAX
     )
@@ -224,7 +232,17 @@ def decode_welcome(body: Buffer, peer_address: str) -> Welcome:
 def check_hello(
     own_hello: Hello, peer_greeting: Greeting, peer_address: str, *, expected_node_id: str = ""
 ) -> None:
-    """Are these two meant for each other? Raises `WrongPeer` that says what was met instead."""
+    """Check that two peers expect each other.
+
+    Args:
+        own_hello: The HELLO of this side.
+        peer_greeting: The received HELLO.
+        peer_address: The address of the peer, for errors.
+        expected_node_id: The node ID that the peer must have; "" accepts any.
+
+    Raises:
+        WrongPeer: One of them belongs to another cluster or is another node. The message names it.
+    """
     if (
         own_hello.cluster_id
         and peer_greeting.hello.cluster_id
@@ -252,24 +270,32 @@ def check_identity(
     expected_kind: str = "",
     expected_principal: str = "",
 ) -> None:
-    """Is a node what its certificate says, by kind and name? Raises `NotAuthenticated`.
+    """Check that a node has the kind and name of its certificate.
 
-    ``wanted``: the kind that it has to be, where it has one, and ``principal`` who; "": any.
+    Args:
+        identity: The identity in the certificate, or None without one.
+        hello: The peer's HELLO.
+        peer_address: The address of the peer, for errors.
+        expected_kind: The kind that the certificate must have, if there is one; "" accepts any.
+        expected_principal: The principal that it must have, if there is one; "" accepts any.
+
+    Raises:
+        NotAuthenticated: The certificate belongs to another node.
     """
     if expected_kind and identity is not None and identity.kind != expected_kind:
         raise NotAuthenticated(
-            f"{peer_address} shows the certificate of {identity.principal}, wanted is a {expected_kind} node"
+            f"{peer_address} has the certificate of {identity.principal}, expected is a {expected_kind} node"
         )
     if expected_principal and identity is not None and identity.principal != expected_principal:
         raise NotAuthenticated(
-            f"{peer_address} shows the certificate of {identity.principal}, and node {hello.node_id} is"
+            f"{peer_address} has the certificate of {identity.principal}, but node {hello.node_id} is"
             f" {expected_principal}"
         )
     kind = CERTIFICATE_KIND_OF_NODE.get(hello.kind)
     if identity is None or kind is None:
-        return  # a client may have any certificate, and who has none proves something else, or nothing
+        return  # clients may have any certificate, or authenticate by other methods
     if (identity.kind, identity.name) != (kind, hello.label):
         raise NotAuthenticated(
-            f"{peer_address} shows the certificate of {identity.principal} and says that it is a {kind}"
-            " of another name"
+            f"{peer_address} has the certificate of {identity.principal}, but its HELLO names a {kind}"
+            " with another name"
         )

@@ -1,15 +1,15 @@
-"""Which operations which kind of principal may ask for at all (pure): the first gate of every server.
+"""The operations that each kind of principal may request (pure): the first check of every server.
 
-A row an operation; one without a row is refused for everybody. What a principal may do with which log is
-judged after this gate, by those who know logs. Nothing here holds for `ANONYMOUS`, who is let in only where
-no proof is asked for, and for `LOCAL`, whose cluster it is.
+An operation without a row is refused for all principals. Later checks decide about single logs. Nothing here
+applies to `ANONYMOUS`, which a server accepts only if it requires no proof, or to `LOCAL`, which owns its
+cluster.
 """
 
 from ..interfaces.principals import ANONYMOUS, BOOKIE, LOCAL, METADATA, PROXY, USER, principal_kind
 from .frames import Op
 
 NO_KINDS: frozenset[str] = frozenset()
-"""Answers, and what a server sends by itself."""
+"""For replies and other frames that only servers send."""
 QUORUM_KINDS = frozenset({METADATA})
 CLIENT_KINDS = frozenset({BOOKIE, PROXY, USER})
 ALL_KINDS = QUORUM_KINDS | CLIENT_KINDS
@@ -75,7 +75,7 @@ _NO_OPS = bytes(OPS_MAX)
 
 
 def allowed_ops(principal: str) -> bytes | None:
-    """A byte an operation, not 0 where the principal may ask for it; None: all of them."""
+    """Return one byte per operation, nonzero if the principal may request it. None allows all operations."""
     if principal in (ANONYMOUS, LOCAL):
         return None
     return _ALLOWED_BY_KIND.get(principal_kind(principal), _NO_OPS)

@@ -1,9 +1,9 @@
-"""What a value from a peer or from the store must look like (pure): forms, and one error where it does not.
+"""Check the form of values from peers and from storage (pure), with one error type per origin.
 
-A form is made once, as a constant of its module. It takes what msgpack gave and returns it, checked: exact
-types (a bool is no number), ranges, lengths, counts, and by its own shape the depth. What it says names the
-field and the *type* that was found, never the value: the text of a list that is nested a thousand deep is an
-error of its own, and a secret may stand in it.
+A form is a constant of its module. It receives the result of msgpack and returns it, checked for exact types
+(a bool is not a number), ranges, lengths, counts and, by its own structure, the depth. An error names the
+field and the *type* of the value, never the value itself. The text of a list that is nested a thousand levels
+deep would raise another error, and the value may contain a secret.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,15 +18,18 @@ NUMBER_MAX = (1 << 63) - 1
 TEXT_CHARS_MAX = 256
 
 Form = Callable[[Any], Any]
-"""Returns the value, lists as tuples. Raises `SchemaError`."""
+"""Returns the value, with lists as tuples. Raises `SchemaError`."""
 
 
 class SchemaError(ValueError):
-    """The value is not of the form; says where and what was found instead. Inside of this module's users."""
+    """The value does not have the form. The text names the field and the error.
+
+    The check functions of this module convert it to another error.
+    """
 
 
 def check_message(value: Any, form: Form, what: str) -> Any:
-    """A value of a peer's message. Raises `ProtocolError`."""
+    """Check a value of a peer's message. Raises `ProtocolError`."""
     try:
         return form(value)
     except SchemaError as error:
@@ -34,17 +37,22 @@ def check_message(value: Any, form: Form, what: str) -> Any:
 
 
 def decode_message(body: Buffer, form: Form, what: str) -> Any:
-    """A peer's message. Raises `ProtocolError`."""
+    """Decode and check a peer's message. Raises `ProtocolError`."""
     return check_message(unpack(body, what), form, what)
 
 
 def decode_stored(value: Buffer, form: Form, what: str) -> Any:
-    """A value of the store or of a disk. Raises `CorruptData`."""
+    """Decode and check a stored value. Raises `CorruptData`."""
     return check_stored(_unpack_stored(value, what), form, what)
 
 
 def decode_versioned(value: Buffer, version_max: int, form: Form, what: str) -> Any:
-    """The same, where a map's ``format`` says which version wrote it. Raises `UnsupportedFormat` too."""
+    """Decode and check a stored map whose ``format`` is the version that wrote it.
+
+    Raises:
+        UnsupportedFormat: The version is newer than ``version_max``.
+        CorruptData: The value does not have the form.
+    """
     record_map = _unpack_stored(value, what)
     version = check_stored(record_map, _VERSIONED, what)["format"]
     if version > version_max:
@@ -55,7 +63,7 @@ def decode_versioned(value: Buffer, version_max: int, form: Form, what: str) -> 
 
 
 def check_stored(value: Any, form: Form, what: str) -> Any:
-    """A part of a value of the store. Raises `CorruptData`."""
+    """Check a part of a stored value. Raises `CorruptData`."""
     try:
         return form(value)
     except SchemaError as error:
@@ -68,13 +76,14 @@ R = TypeVar("R")
 def verify_round_trip(
     decode: Callable[[R, bytes], R],
 ) -> Callable[[Callable[[R], bytes]], Callable[[R], bytes]]:
-    """Check each value that ``encode`` makes: decoded, it must give the same record again.
+    """Verify each value that an encoder makes: decoding must return an equal record.
 
     Every record of the metadata store is encoded through this, once per transaction. A value that decoding
-    refuses, or reads as another one, is never sent: it would make a log or a ledger unreadable for good.
+    rejects, or reads as another record, is never sent. It would make a log or a ledger permanently
+    unreadable.
 
     Args:
-        decode: Gives the record of an encoded value. The first argument is the record that was encoded.
+        decode: Returns the record of an encoded value. The first argument is the record that was encoded.
     """
 
     def of(encode: Callable[[R], bytes]) -> Callable[[R], bytes]:
@@ -85,12 +94,12 @@ def verify_round_trip(
                 found = decode(record, value)
             except (CorruptData, UnsupportedFormat) as error:
                 raise InvalidRequest(
-                    f"not stored, for it could not be read again: {error}"
+                    f"not stored, because it could not be read again: {error}"
                 ) from None
-            # By its bytes too: True equals 1, and a lenient decoding reads one as the other.
+            # The bytes are compared too: True equals 1, and a lenient decoder reads one as the other.
             if found != record or encode(found) != value:
                 raise InvalidRequest(
-                    f"not stored: a {type(record).__name__} would be read again as another one"
+                    f"not stored: a {type(record).__name__} would be read back with another value"
                 )
             return value
 
@@ -110,12 +119,15 @@ def _unpack_stored(value: Buffer, what: str) -> Any:
 
 
 def is_number(value: Any, minimum: int = 0) -> bool:
-    """Whether a value is a whole number from ``low`` to 2^63 - 1. For messages that are matched, not read."""
+    """Return whether a value is an integer from ``minimum`` to 2^63 - 1.
+
+    For messages that are matched by patterns, not read by a form.
+    """
     return type(value) is int and minimum <= value <= NUMBER_MAX
 
 
 def number(minimum: int = 0, maximum: int = NUMBER_MAX) -> Form:
-    """A whole number from ``low`` to ``high``."""
+    """Return the form of an integer from ``minimum`` to ``maximum``."""
 
     def form(value: Any) -> int:
         if type(value) is not int:
@@ -128,14 +140,14 @@ def number(minimum: int = 0, maximum: int = NUMBER_MAX) -> Form:
 
 
 def text(chars_max: int = TEXT_CHARS_MAX, chars_min: int = 0) -> Form:
-    """Text of so many characters."""
+    """Return the form of a text with ``chars_min`` to ``chars_max`` characters."""
 
     def form(value: Any) -> str:
         if type(value) is not str:
             raise _wrong_type(value, "text")
         if not chars_min <= len(value) <= chars_max:
             raise SchemaError(
-                f"text of {len(value)} characters, wanted are {chars_min} to {chars_max}"
+                f"text of {len(value)} characters instead of {chars_min} to {chars_max}"
             )
         return value
 
@@ -143,27 +155,27 @@ def text(chars_max: int = TEXT_CHARS_MAX, chars_min: int = 0) -> Form:
 
 
 def blob(bytes_max: int, bytes_min: int = 0) -> Form:
-    """So many bytes."""
+    """Return the form of a byte string with ``bytes_min`` to ``bytes_max`` bytes."""
 
     def form(value: Any) -> bytes:
         if type(value) is not bytes:
             raise _wrong_type(value, "bytes")
         if not bytes_min <= len(value) <= bytes_max:
-            raise SchemaError(f"{len(value)} bytes, wanted are {bytes_min} to {bytes_max}")
+            raise SchemaError(f"{len(value)} bytes instead of {bytes_min} to {bytes_max}")
         return value
 
     return form
 
 
 def flag(value: Any) -> bool:
-    """True or False. (A form, not a maker of one.)"""
+    """Check that a value is True or False. This is a form itself."""
     if type(value) is not bool:
         raise _wrong_type(value, "true or false")
     return value
 
 
 def one_of(*choices: str) -> Form:
-    """One of these texts."""
+    """Return the form of one of these texts."""
 
     def form(value: Any) -> str:
         if type(value) is not str or value not in choices:
@@ -174,7 +186,7 @@ def one_of(*choices: str) -> Form:
 
 
 def optional(form: Form) -> Form:
-    """Nothing, or that."""
+    """Return a form that also accepts None."""
 
     def either(value: Any) -> Any:
         return None if value is None else form(value)
@@ -183,14 +195,17 @@ def optional(form: Form) -> Form:
 
 
 def row(*forms: Form, later: bool = False) -> Form:
-    """A list of exactly these, as a tuple. ``later``: more may follow, which a newer version wrote."""
+    """Return the form of a list with exactly these fields, which becomes a tuple.
+
+    With ``later``, further fields from newer versions may follow.
+    """
     count = len(forms)
 
     def form(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
             raise _wrong_type(value, "a list")
         if len(value) != count and not (later and len(value) > count):
-            raise SchemaError(f"a list of {len(value)} fields, wanted are {count}")
+            raise SchemaError(f"a list of {len(value)} fields instead of {count}")
         try:
             return tuple([field_form(item) for field_form, item in zip(forms, value, strict=False)])
         except SchemaError:
@@ -205,16 +220,19 @@ def row(*forms: Form, later: bool = False) -> Form:
 
 
 def rows(form: Form, count_max: int, count_min: int = 0) -> Form:
-    """A list of so many, each of that form, as a tuple."""
+    """Return the form of a list with ``count_min`` to ``count_max`` items of one form.
+
+    The list becomes a tuple.
+    """
 
     def each(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
             raise _wrong_type(value, "a list")
         if not count_min <= len(value) <= count_max:
-            raise SchemaError(f"a list of {len(value)}, wanted are {count_min} to {count_max}")
+            raise SchemaError(f"a list of {len(value)} items instead of {count_min} to {count_max}")
         try:
             return tuple([form(item) for item in value])
-        except SchemaError:  # once more, slowly, to say which
+        except SchemaError:  # once more, slowly, to find the item for the error
             return tuple(
                 [_check_field(f"row {index}", form, item) for index, item in enumerate(value)]
             )
@@ -223,14 +241,14 @@ def rows(form: Form, count_max: int, count_min: int = 0) -> Form:
 
 
 def mapping(form: Form, count_max: int, chars_max: int = TEXT_CHARS_MAX) -> Form:
-    """A map from text to that form, of at most so many."""
+    """Return the form of a map from text to values of one form, with at most ``count_max`` items."""
     key_form = text(chars_max)
 
     def each(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
             raise _wrong_type(value, "a map")
         if len(value) > count_max:
-            raise SchemaError(f"a map of {len(value)}, allowed are {count_max}")
+            raise SchemaError(f"a map of {len(value)} items, the limit is {count_max}")
         return {
             _check_field("a name", key_form, key): _check_field("a value", form, item)
             for key, item in value.items()
@@ -240,16 +258,18 @@ def mapping(form: Form, count_max: int, chars_max: int = TEXT_CHARS_MAX) -> Form
 
 
 def list_of_any(value: Any) -> list[Any]:
-    """A list of what another form takes, one at a time. (A form, not a maker of one.)"""
+    """Check that a value is a list, whose items another form checks one at a time. This is a form itself."""
     if type(value) is not list:
         raise _wrong_type(value, "a list")
     return value
 
 
 def fields(later: Mapping[str, tuple[Form, Any]] | None = None, /, **forms: Form) -> Form:
-    """A map with these names; others are left to newer versions.
+    """Return the form of a map with these names; further names of newer versions are ignored.
 
-    ``later``: names that older versions did not write, with what stands for them then.
+    Args:
+        later: Names that older versions did not write, with their form and their default.
+        forms: The form of each required name.
     """
     optional_forms = dict(later or {})
 

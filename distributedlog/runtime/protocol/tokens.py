@@ -1,18 +1,20 @@
-"""Tokens: who somebody is for a while, in a text that only the metadata nodes can make (pure).
+"""Tokens: signed, time-limited proofs of a user, which only metadata nodes can make (pure).
+
+The format is::
 
     "dlog1_" + base64url, without padding, of
     | version u8 = 1 | key u16 | ends u32 s | since u64 | cluster id 16s | name 8s | length u8 | user
-      | length u16 | narrowing | mac 32s |
-      narrowing   msgpack [[namespace, path, rights], ...]; empty: all that the user may
+      | length u16 | scope | mac 32s |
+      scope       msgpack [[namespace, path, rights], ...]; empty: all rights of the user
       mac         HMAC-SHA256(T, "dlog token 1" 0 | all before)
 
-T is a secret of the metadata quorum, and ``key`` its number: the two newest count. Bookies never see a
-token, so a stolen bookie has none to show, and mints none. ``since`` is the number that the user's record has
-for its tokens, and a revocation changes it: what ends one early goes by no clock (H237). Numbers are
-little-endian.
+Numbers are little-endian. T is a secret of the metadata quorum, and ``key`` is its number; the two newest are
+valid. Bookies never receive a token, so a stolen bookie can neither show nor make one. ``since`` is a number
+in the record of the user that applies to all tokens of the user. A revocation changes it, so a token can end
+early independent of any clock (H237).
 
-What a narrowed token allows is what its user may, and its narrowing too, at each use. Who holds it can ask
-for narrower ones alone.
+A restricted token has a scope. It allows the intersection of the user's rights and the scope, evaluated at
+each use. Its holder can only request tokens with a narrower scope.
 """
 
 import base64
@@ -27,24 +29,24 @@ from .frames import pack, unpack
 from .schema import check_message, number, row, rows, text
 
 METHOD = "token"
-"""Of AUTH, under TLS alone."""
+"""The name of the AUTH method, which requires TLS."""
 PREFIX = b"dlog1_"
 SECRET_BYTES = 32
-"""Of T."""
+"""The size of T."""
 NAME_BYTES = 8
 BYTES_MAX = 1024
 TEXT_BYTES_MAX = len(PREFIX) + (BYTES_MAX * 4 + 2) // 3
 USER_CHARS_MAX = 41
 SCOPE_PATHS_MAX = 16
-"""Paths of one token."""
+"""The number of paths in one scope."""
 CLOCK_TOLERANCE_S = 300
-"""Clocks differ: a token is taken for so long after its end."""
+"""Clocks differ, so a token is accepted for this time after its end."""
 DAYS_MAX = 90
 OWN_TOKEN_S_MAX = 24 * 3600
-"""Of a token that somebody asks for himself."""
+"""The longest validity of a token that a user requests for itself."""
 
 READ, WRITE, MANAGE = 1, 2, 4
-"""Of a narrowing: bits of `metadata/model/rights.py`, for parts that know nothing of it."""
+"""Rights in a scope: bits of `metadata/model/rights.py`, for parts that do not import that module."""
 
 _HEADER = Struct("<BHIQ16s8s")
 _VERSION = 1
@@ -54,7 +56,11 @@ _SCOPE_FORM = rows(row(text(255, 1), text(255), number(1, 31)), SCOPE_PATHS_MAX)
 
 
 def encode_token(token: Token, secret: bytes) -> bytes:
-    """The text of a token. Raises `ValueError` where it would be too long."""
+    """Return the text of a token.
+
+    Raises:
+        ValueError: The token would be too long.
+    """
     user = token.user.encode()
     scope_bytes = (
         pack([list(scope_row) for scope_row in token.token_scope]) if token.token_scope else b""
@@ -72,14 +78,22 @@ def encode_token(token: Token, secret: bytes) -> bytes:
     )
     token_bytes = signed_bytes + _mac(secret, signed_bytes)
     if len(token_bytes) > BYTES_MAX:
-        raise ValueError(f"a token of {len(token_bytes)} bytes: name fewer paths, or a directory")
+        raise ValueError(
+            f"token of {len(token_bytes)} bytes is too long: name fewer paths, or a directory"
+        )
     return PREFIX + base64.urlsafe_b64encode(token_bytes).rstrip(b"=")
 
 
 def verify_token(token_text: bytes, secret_by_number: Callable[[int], bytes]) -> Token:
-    """A token whose seal is right. Raises `NotAuthenticated`, and what ``secret_of`` raises.
+    """Decode a token and verify its signature. The caller checks its end.
 
-    ``secret_of`` has T by its number. Whether the token has ended is the caller's to see.
+    Args:
+        token_text: The token.
+        secret_by_number: Returns T by its number.
+
+    Raises:
+        NotAuthenticated: The token is malformed, or its signature is wrong. Errors of ``secret_by_number``
+            are passed on.
     """
     signed_bytes, token = _parse(token_text)
     if not hmac.compare_digest(
@@ -90,17 +104,17 @@ def verify_token(token_text: bytes, secret_by_number: Callable[[int], bytes]) ->
 
 
 def read_token(token_text: bytes) -> Token:
-    """What a token says, of whoever has made it. Raises `NotAuthenticated`."""
+    """Decode a token without verifying its signature. Raises `NotAuthenticated` if it is malformed."""
     return _parse(token_text)[1]
 
 
 def is_token(content: bytes) -> bool:
-    """Does it begin like one?"""
+    """Return whether a text starts like a token."""
     return content.startswith(PREFIX)
 
 
 def allowed_by(token_scope: TokenScope, namespace: str, path: str) -> int:
-    """The bits that a narrowing leaves on that log; all of them, where there is none."""
+    """Return the bits of rights that a scope allows on a log; all bits for an empty scope."""
     if not token_scope:
         return -1
     allowed_rights = 0
@@ -113,7 +127,7 @@ def allowed_by(token_scope: TokenScope, namespace: str, path: str) -> int:
 def restrict_to_scope(
     granted: Iterable[tuple[str, str, int]], token_scope: TokenScope
 ) -> tuple[tuple[str, str, int], ...]:
-    """What is left of these paths and their rights: both must allow it."""
+    """Return the intersection of granted paths with their rights and a scope."""
     visible = []
     for namespace, path, rights in granted:
         for scope_namespace, scope_path, allowed in token_scope:
@@ -127,7 +141,7 @@ def restrict_to_scope(
 
 
 def is_within(narrower_scope: TokenScope, wider_scope: TokenScope) -> bool:
-    """Does ``outer`` allow all that ``inner`` does?"""
+    """Return whether one scope allows no more than another one. An empty scope allows everything."""
     if not wider_scope:
         return True
     return bool(narrower_scope) and all(
@@ -140,7 +154,11 @@ def is_within(narrower_scope: TokenScope, wider_scope: TokenScope) -> bool:
 
 
 def covers(path: str, name: str) -> bool:
-    """Is ``name`` within ``path``? By components: ``orders`` does not open ``orders-secret`` (H235)."""
+    """Return whether a path includes a name. Names are compared by components (H235).
+
+    The path ``orders/`` includes ``orders/eu``; ``orders`` includes only ``orders``, and not
+    ``orders-secret``.
+    """
     return not path or path == name or (path.endswith("/") and name.startswith(path))
 
 
@@ -165,7 +183,7 @@ def _parse(token_text: bytes) -> tuple[bytes, Token]:
         raise NotAuthenticated("these bytes are no token")
     version, key, ends_s, issued_at_revision, cluster_id, name = _HEADER.unpack_from(signed_bytes)
     if version != _VERSION:
-        raise NotAuthenticated(f"a token of version {version}: this one reads {_VERSION}")
+        raise NotAuthenticated(f"token of version {version}, only {_VERSION} is supported")
     user_start = _HEADER.size + 1
     scope_start = user_start + signed_bytes[_HEADER.size] + 2
     if scope_start > len(signed_bytes) or scope_start + int.from_bytes(
@@ -184,7 +202,7 @@ def _parse(token_text: bytes) -> tuple[bytes, Token]:
     if not 0 < len(user) <= USER_CHARS_MAX or (signed_bytes[scope_start:] and not token_scope):
         raise NotAuthenticated("these bytes are no token")
     if f"user/{user}" == LOCAL:
-        raise NotAuthenticated(f"a token of {LOCAL}, which is nobody's")
+        raise NotAuthenticated(f"a token of {LOCAL}, which is reserved")
     return signed_bytes, Token(
         user,
         ends_s,

@@ -104,5 +104,5 @@ async def test_a_pass_is_not_taken_in_clear(monkeypatch: pytest.MonkeyPatch) -> 
     assert Credentials("pass", lambda meeting: b"").method in endpoint.methods
     with pytest.raises(NotAuthenticated, match="unencrypted connection"):
         endpoint.methods["pass"](HandshakeContext("c:1", 1), b"whatever it is")
-    with pytest.raises(NotAuthenticated, match="no pass"):
+    with pytest.raises(NotAuthenticated, match="not a valid session credential"):
         endpoint.methods["pass"](HandshakeContext("c:1", 1, is_secret=True), b"x")

@@ -218,7 +218,7 @@ async def test_a_server_of_another_kind_is_not_talked_to(
     """A stolen bookie at a metadata node's address: what it says of itself agrees with its certificate."""
     hello = Hello(kind=said, label="b1", node_id="n1")
     async with served({}, server_is=of("bookie/b1"), server_says=hello) as there:
-        with pytest.raises(NotAuthenticated, match=r"of bookie/b1, wanted is a metadata node"):
+        with pytest.raises(NotAuthenticated, match=r"of bookie/b1, expected is a metadata node"):
             await there.dial(kind="metadata")
         await there.dial(kind="bookie")
         await there.dial()

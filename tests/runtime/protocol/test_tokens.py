@@ -74,7 +74,7 @@ def test_the_bits_are_those_of_rights() -> None:
 
 def test_a_token_of_who_owns_local_clusters_is_none() -> None:
     """That principal may everything; no certificate names it either."""
-    with pytest.raises(NotAuthenticated, match="nobody's"):
+    with pytest.raises(NotAuthenticated, match="reserved"):
         verify_token(encode_token(replace(PLAIN, user="local"), SECRET), lambda number: SECRET)
 
 
