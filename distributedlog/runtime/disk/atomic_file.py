@@ -1,6 +1,6 @@
-"""Whole files of a disk: small ones that are replaced, and ones that the device cannot read everywhere.
+"""Replace small files of a disk atomically, and read files with unreadable parts.
 
-A file that is replaced has, after a power cut, the old content or the new one.
+After a power cut, a replaced file has the old content or the new one.
 """
 
 from collections.abc import Callable
@@ -9,19 +9,19 @@ from ..interfaces.errors import CorruptData
 from ..interfaces.host import Buffer, Disk, File
 
 TEMPORARY_SUFFIX = ".new"
-"""What the name of a file that is being written ends with. Nobody ever reads one."""
+"""The suffix of a file while it is written. Such a file is never read."""
 UNREADABLE_CHUNK_BYTES = 64 * 1024
-"""Bytes that are abandoned around each bad place."""
+"""The number of bytes that are abandoned around each unreadable place."""
 
 
 async def replace_file(disk: Disk, name: str, data: Buffer) -> None:
-    """Make ``data`` the content of ``name``; durable when this returns.
+    """Make ``data`` the content of a file; durable when the call returns.
 
-    Written aside, synced, renamed. One writer a name at a time. Raises `DiskFailed`, `DiskFull`: the
-    old content then still stands, or the new one does.
+    The data is written to another file, synced, and renamed. A name may have one writer at a time. If the
+    call raises `DiskFailed` or `DiskFull`, the file has the old content or the new one.
     """
     temporary_name = name + TEMPORARY_SUFFIX
-    if temporary_name in disk.list():  # a crash, or a full disk, left it behind
+    if temporary_name in disk.list():  # left behind by a crash or a full disk
         await disk.delete(temporary_name)
     file = await disk.create(temporary_name)
     try:
@@ -32,7 +32,7 @@ async def replace_file(disk: Disk, name: str, data: Buffer) -> None:
 
 
 async def read_file(disk: Disk, name: str) -> bytes | None:
-    """The whole content, or None where there is no such file. Raises `DiskFailed`."""
+    """Return the whole content of a file, or None if it does not exist. Raises `DiskFailed`."""
     try:
         file = await disk.open(name)
     except FileNotFoundError:
@@ -46,9 +46,9 @@ async def read_file(disk: Disk, name: str) -> bytes | None:
 async def read_skipping_unreadable(
     file: File, offset: int, length: int, on_unreadable: Callable[[CorruptData, int], None]
 ) -> bytes:
-    """The bytes, with zeros in place of the pieces that the device cannot read.
+    """Read bytes, with zeros for the pieces that the device cannot read.
 
-    ``on_unreadable`` receives each of them, with the offset where it ends.
+    ``on_unreadable`` receives the error of each piece, and the offset of its end.
     """
     try:
         return await file.read_in_worker(offset, length)

@@ -1,19 +1,22 @@
-"""Checksummed blocks in append-only files, each bound to its place (pure).
+"""Checksummed blocks in append-only files; each is valid at its own file offset only (pure).
+
+The format is::
 
     | xxh3_64 u64 | magic u32 | version u16 | kind u16 | padded length u32 | payload length u32 |
     | start count u32 | note u32 | sequence u64 | durable_to u64 | file number u64 | payload ... | zeros |
 
-Little-endian, header 56 bytes, padded to 4 KiB. The digest covers the rest of the header and the
-payload, not the padding. Its seed is the disk's own, mixed with file number and offset: a true copy
-of a block anywhere else, or stored by a user as a payload, is no block.
+Numbers are little-endian. The header has 56 bytes, and blocks are padded to 4 KiB. The digest covers the rest
+of the header and the payload, not the padding. Its seed is specific to the disk and mixed with file number
+and offset. So a copy of a block at any other place, or inside a user's payload, is not a valid block.
 
-The note is the store's own: 0 is none, and programs that do not use it ignore it.
+The store that writes a block defines the meaning of its note. The value 0 means none, and programs that do
+not use notes ignore them.
 
-Blocks count from 1, one sequence over all files of a store. ``durable_to`` is the highest sequence
-known synced when the block was written (0: none): by it a torn tail and a lost block are told apart
-(H3, `classify_tail`). Nothing is ever written after a replayed tail: each start opens a new file, whose
-first block names its predecessor and where that one ends; what lies after that end is not given
-to `classify_tail`.
+Blocks are numbered from 1 in one sequence over all files of a store. ``durable_to`` is the highest sequence
+number that was known to be synced when the block was written, or 0. It distinguishes a torn tail from a lost
+block (H3, `classify_tail`). Nothing is written after a replayed tail. Each start opens a new file, whose
+first block names its predecessor and the end of that file. Blocks after that end are not passed to
+`classify_tail`.
 """
 
 import struct
@@ -30,7 +33,7 @@ ALIGN = 4096
 MAGIC = 0x4B424C44  # "DLBK"
 VERSION = 1
 BLOCK_BYTES_MAX = 16 * 1024 * 1024
-"""Padded length of the longest block; bounds what a scan in stretches must hold."""
+"""The padded length of the longest block. It limits the memory of a scan in pieces."""
 
 _DIGEST = struct.Struct("<Q")
 _U64 = 0xFFFF_FFFF_FFFF_FFFF
@@ -40,7 +43,7 @@ assert HEADER_BYTES == 56
 
 @dataclass(slots=True)
 class Block:
-    """One valid block. ``offset`` is its place in the file; ``payload`` a view of the scanned data."""
+    """One valid block. ``offset`` is that in the file; ``payload`` is a view of the scanned data."""
 
     kind: int
     start_count: int
@@ -51,23 +54,24 @@ class Block:
     payload: memoryview
     padded_length: int
     note: int = 0
-    """A number to which the store that wrote the block gives a meaning; 0: none."""
+    """A number whose meaning the store defines; 0 means none."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockScanResult:
-    """What a store may believe after a scan; see `classify_tail`."""
+    """The state of a store after a scan; see `classify_tail`."""
 
     tail_from: int
-    """Nothing from this sequence on counts, valid blocks included: it was never acknowledged."""
+    """Blocks from this sequence number on are ignored, even valid ones, because they were never acknowledged.
+    """
     corrupt: list[tuple[int, int]]
-    """Ranges of sequences (both ends inclusive, ascending) that were durable and are gone."""
+    """Ranges of sequence numbers that were durable and are lost (both ends inclusive, ascending)."""
     durable_to: int
-    """The highest sequence that is known to have been synced."""
+    """The highest sequence number that is known to have been synced."""
 
 
 def padded_length(payload_bytes: int) -> int:
-    """The length on disk, bytes, of a block with such a payload."""
+    """Return the length on disk, in bytes, of a block with a payload of this size."""
     return (HEADER_BYTES + payload_bytes + ALIGN - 1) // ALIGN * ALIGN
 
 
@@ -85,15 +89,15 @@ def write_header(
     seed: int,
     note: int = 0,
 ) -> int:
-    """Seal the block whose payload lies at ``buffer[offset + 56:]``; return its padded length.
+    """Complete the block whose payload is at ``buffer[offset + 56:]``, and return its padded length.
 
-    Writes the header and zeroes the padding, so a gathering buffer may be used again uncleaned.
-    ``file_offset`` is where the block will lie in its file, a multiple of 4096.
+    Writes the header and zeroes the padding, so a reused buffer need not be cleared. ``file_offset`` is the
+    block's offset in its file, a multiple of 4096.
     """
     length = padded_length(payload_bytes)
     assert length <= BLOCK_BYTES_MAX, f"a block of {length} bytes, allowed are {BLOCK_BYTES_MAX}"
     assert file_offset % ALIGN == 0, "blocks start on 4 KiB"
-    assert 0 <= durable_to < sequence, "a block cannot know itself synced"
+    assert 0 <= durable_to < sequence, "a block is not synced when it is written"
     HEADER.pack_into(
         buffer,
         offset,
@@ -122,9 +126,9 @@ def write_header(
 def block_at(
     file_number: int, data: memoryview, seed: int, index: int, file_offset: int
 ) -> Block | None:
-    """The valid block at ``data[index:]``, which lies at ``file_offset`` of its file, or None.
+    """Return the valid block at ``data[index:]``, which has ``file_offset`` in its file, or None.
 
-    Raises `UnsupportedFormat` for a sound block of a version that is not known here.
+    Raises `UnsupportedFormat` for a valid block of an unknown version.
     """
     if len(data) - index < HEADER_BYTES:
         return None
@@ -132,7 +136,7 @@ def block_at(
     digest, magic, version, kind, length, payload_bytes, start_count, note = header[:8]
     sequence, durable_to, number = header[8:]
     if magic != MAGIC or number != file_number or payload_bytes > BLOCK_BYTES_MAX:
-        return None  # checked before hashing: in a bad stretch any number may stand there
+        return None  # checked before hashing, since an invalid part may contain any number
     if length != padded_length(payload_bytes) or index + length > len(data):
         return None
     end = index + HEADER_BYTES + payload_bytes
@@ -142,7 +146,7 @@ def block_at(
         return None
     if version != VERSION:
         raise UnsupportedFormat(
-            f"file {file_number} offset {file_offset}: a block of version {version}, known is {VERSION}"
+            f"file {file_number} offset {file_offset}: block version {version}, only {VERSION} is supported"
         )
     payload = data[index + HEADER_BYTES : end]
     return Block(
@@ -153,10 +157,10 @@ def block_at(
 def scan(
     file_number: int, data: memoryview, seed: int, start_offset: int = 0, *, after: int = 0
 ) -> Iterator[Block]:
-    """The valid blocks of ``data``, which begins at ``start_offset`` (aligned) of the file.
+    """Yield the valid blocks of ``data``, which starts at ``start_offset`` (aligned) of the file.
 
-    Bad stretches are skipped in steps of 4 KiB. Only strictly increasing sequences above ``after``
-    are yielded. Raises `UnsupportedFormat`.
+    Invalid parts are skipped in steps of 4 KiB. Only strictly increasing sequence numbers above ``after`` are
+    yielded. Raises `UnsupportedFormat`.
     """
     assert start_offset % ALIGN == 0, "blocks start on 4 KiB"
     index = 0
@@ -172,10 +176,10 @@ def scan(
 
 
 def scannable_bytes(file_number: int, data: memoryview, seed: int, start_offset: int = 0) -> int:
-    """How much of a stretch that does not end its file to give to `scan`; read on from there.
+    """Return how many bytes of a piece that does not end its file to pass to `scan`.
 
-    Less than ``len(data)`` only where the last block seems to go on after the stretch. A stretch of
-    `BLOCK_BYTES_MAX` or more always gets on: the answer is above 0.
+    Continue reading from there. The result is less than ``len(data)`` only if the last block seems to
+    continue after the piece. For a piece of `BLOCK_BYTES_MAX` or more, it is above 0.
     """
     index = 0
     while index < len(data):
@@ -193,12 +197,16 @@ def classify_tail(
     min_durable_to: int,
     known_gaps: Iterable[tuple[int, int]] = (),
 ) -> BlockScanResult:
-    """Tell a torn tail from corruption, by gaps in the sequence and never by bytes (H3).
+    """Distinguish a torn tail from corruption by gaps in the sequence, never by bytes (H3).
 
-    ``blocks_meta`` holds (sequence, durable_to) of every valid block, in any order. All sequences from
-    ``from_sequence`` on were written; ``durable_floor`` is known synced from elsewhere (a checkpoint).
-    ``excused`` are ranges of sequences, both ends inclusive, that nobody misses.
-    D, the highest known synced: a missing sequence above D starts the tail, one at or below D was lost.
+    All sequence numbers from ``from_sequence`` on were written. Let D be the highest one known to be synced.
+    A missing number above D starts the tail; a missing number up to D was lost.
+
+    Args:
+        blocks_meta: (sequence, durable_to) of every valid block, in any order.
+        from_sequence: The first sequence number of interest.
+        min_durable_to: A sequence number known to be synced from another source (a checkpoint).
+        known_gaps: Ranges of sequence numbers that are not required (both ends inclusive).
     """
     durable_to = min_durable_to
     spans: list[tuple[int, int]] = []
@@ -217,13 +225,13 @@ def classify_tail(
             if first - 1 > durable_to:
                 return BlockScanResult(max(expected, durable_to + 1), corrupt, durable_to)
         expected = max(expected, last + 1)
-    if expected <= durable_to:  # the newest durable blocks are gone, and nothing came after them
+    if expected <= durable_to:  # the newest durable blocks are lost, and none follows them
         corrupt.append((expected, durable_to))
     return BlockScanResult(max(expected, durable_to + 1), corrupt, durable_to)
 
 
 def announced_length(file_number: int, data: memoryview, index: int) -> int:
-    """The padded length that a plausible header at ``data[index:]`` announces; 4 KiB where there is none."""
+    """Return the padded length in a plausible header at ``data[index:]``, or 4 KiB without one."""
     if len(data) - index < HEADER_BYTES:
         return ALIGN
     _, magic, _, _, length, payload_bytes, _, _, _, _, number = HEADER.unpack_from(data, index)
@@ -237,7 +245,7 @@ def _block_seed(seed: int, file_number: int, file_offset: int) -> int:
 
 
 def _mix(value: int) -> int:
-    """SplitMix64's finalizer: a bijection of 64-bit values that spreads every bit."""
+    """Apply the finalizer of SplitMix64: a bijection of 64-bit values that spreads every bit."""
     value = (value + 0x9E37_79B9_7F4A_7C15) & _U64
     value = ((value ^ value >> 30) * 0xBF58_476D_1CE4_E5B9) & _U64
     value = ((value ^ value >> 27) * 0x94D0_49BB_1331_11EB) & _U64

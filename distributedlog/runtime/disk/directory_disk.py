@@ -1,10 +1,10 @@
 """A `Disk` on a directory of a real file system.
 
-A name is durable when `create`, `rename` or `delete` returns: the directory is synced. What blocks runs
-in worker threads: directory calls one at a time, cold reads two, syncs as `sync_mode.py` says.
+A name is durable when `create`, `rename` or `delete` returns, because the directory is synced. Blocking calls
+run in worker threads: one for directory calls, two for cold reads, and syncs according to `sync_mode.py`.
 
-Names are looked up in the directory that was opened, never by its path: if another file system is mounted
-over the path, nothing there is changed. `check_directory` then ends the node.
+Names are looked up in the opened directory, never by its path. If another file system is mounted over the
+path, nothing in it is changed, and `check_directory` ends the node.
 """
 
 import contextlib
@@ -43,10 +43,10 @@ from .memory_disk import DIRECT_ALIGN, aligned_memory, check_file_name
 from .sync_mode import Syncer, SyncMode
 
 DEVICE_READERS = 2
-"""How many cold reads a disk does at once (H37)."""
+"""The number of concurrent cold reads per disk (H37)."""
 CACHED_READ_BYTES = 2 * 1024 * 1024
 CACHED_READ_BUFFERS = 4
-"""What was read from the page cache waits to be sent in so many buffers, before fresh ones are made."""
+"""Data from the page cache waits for sending in this many reused buffers; further buffers are new."""
 MAP_SUFFIX = ".lmdb"
 LOCK_NAME = "LOCK"
 
@@ -54,11 +54,11 @@ T = TypeVar("T")
 
 
 class DirectoryDisk:
-    """The files of one directory, made where it is missing.
+    """The files of one directory, which is created if it is missing.
 
-    ``sync_mode``: ``inline`` syncs on the loop (best where a sync takes less than half a millisecond),
-    ``thread`` in one thread a disk; see `choose_sync_mode`. ``direct_refused`` is set once
-    the file system has refused O_DIRECT: direct files are buffered then.
+    With ``sync_mode`` ``inline``, syncs run on the event loop, which is best if a sync takes less than half a
+    millisecond. With ``thread``, they run in one thread per disk; see `choose_sync_mode`. ``direct_refused``
+    is True once the file system has refused O_DIRECT. Direct files are then buffered.
     """
 
     def __init__(
@@ -74,24 +74,24 @@ class DirectoryDisk:
         self._directory_worker = trio.CapacityLimiter(1)
         self._files: dict[DirectoryFile, None] = {}
         self._opening_inodes: list[int] = []
-        """Inodes that the worker has opened and that are not among the files yet."""
+        """Inodes that the worker has opened and that are not in `_files` yet."""
         self._deferred_removals = DeferredRemovals(f"removals {self.path}")
         self._lock_fd: int | None = None
         self._closed_reason = ""
         _make_directory(self.path)
-        # Kept open: to sync the directory takes no descriptor when there is none left.
+        # It stays open, so that a sync of the directory needs no free descriptor.
         self._directory_fd = _open_file(self.path, os.O_RDONLY | os.O_DIRECTORY)
         directory_stat = os.fstat(self._directory_fd)
         self._inode = (directory_stat.st_dev, directory_stat.st_ino)
         self._maps: dict[str, None] = {}
         """The names of the maps that were opened here."""
         self._unlinked_inodes: set[int] = set()
-        """Inodes that lost their names here while a file was on its way to those that are open."""
+        """Inodes whose names were removed here while a file was being added to `_files`."""
         watch_forks(self)
 
     @property
     def sync_mode(self) -> SyncMode:
-        """Where syncs run; may be set before the disk is busy."""
+        """Where syncs run. It may be set before the disk is busy."""
         return self._syncer.mode
 
     @sync_mode.setter
@@ -99,7 +99,7 @@ class DirectoryDisk:
         self._syncer.mode = mode
 
     def list(self) -> list[str]:
-        """The names of the files here, sorted; maps, the lock and names with a dot in front are not."""
+        """Return the names of the files, sorted, without maps, the lock and hidden files."""
         self._check_alive()
         try:
             names = [entry.name for entry in self._entries() if not entry.is_dir()]
@@ -108,65 +108,71 @@ class DirectoryDisk:
         return sorted(name for name in names if name != LOCK_NAME and not name.startswith("."))
 
     async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
-        """Make a new file; see `Disk.create`. Raises `FileExistsError`, `DiskFull`, `DiskFailed`."""
+        """Create a file; see `Disk.create`. Raises `FileExistsError`, `DiskFull`, `DiskFailed`."""
         check_file_name(name)
         return self._add_file(name, *await self._run_in_worker(self._create, name, size, direct))
 
     async def open(self, name: str) -> File:
-        """Open an existing file, buffered. Raises `FileNotFoundError`, `DiskFailed`, `TooBusy`.
+        """Open an existing file, buffered.
 
-        `TooBusy` stands for a lack of descriptors, here and in `create`.
+        Raises:
+            FileNotFoundError: It does not exist.
+            DiskFailed: The system call failed.
+            TooBusy: No descriptor is free. `create` also raises it.
         """
         check_file_name(name)
         return self._add_file(name, await self._run_in_worker(self._open, name), None)
 
     async def rename(self, old: str, new: str) -> None:
-        """Rename over whatever is there. Raises `FileNotFoundError`, `DiskFailed`."""
+        """Rename a file and replace an existing one. Raises `FileNotFoundError`, `DiskFailed`."""
         await self._run_in_worker(self._rename, check_file_name(old), check_file_name(new))
 
     async def delete(self, *names: str) -> None:
-        """Remove the names; open files stay readable. Raises `FileNotFoundError`, `DiskFailed`.
+        """Remove files; open files stay readable. Raises `FileNotFoundError`, `DiskFailed`.
 
         The space of large files that are not open is freed over minutes (`deferred_removal.py`).
         """
         await self._run_in_worker(self._delete, *map(check_file_name, names))
 
     async def open_map(self, name: str) -> OrderedMap:
-        """Open or make an LMDB map in a directory of its own. Raises `CorruptData`, `DiskFailed`.
+        """Open an LMDB map in a separate directory, or create it. Raises `CorruptData`, `DiskFailed`.
 
-        One that this process has not open yet is first read whole in a child process: a page that lies, or
-        lies after the end of a file cut short, would end this one with a signal.
+        A map that this process has not opened yet is first read completely in a child process. A corrupt
+        page, or one after the end of a truncated file, would end this process with a signal.
         """
         self._check_alive()
         path = self.path / (check_file_name(name) + MAP_SUFFIX)
         if not is_open(path) and not await probe_map(path):
-            raise CorruptData(f"map {path}: a reader could not get through it")
+            raise CorruptData(f"map {path}: reading it in a child process failed")
         self._check_alive()
         self._maps[path.name] = None
         return await open_map(path)
 
     async def delete_map(self, name: str) -> None:
-        """Remove a map that is not open. No error where there is none."""
+        """Remove a map that is not open. A missing map is not an error."""
         self._check_alive()
         await delete_map(self.path / (check_file_name(name) + MAP_SUFFIX))
 
     def free_bytes(self) -> int:
-        """Space left on the device for an ordinary user."""
+        """Return the free space of the device for an unprivileged user."""
         self._check_alive()
         try:
             stat = os.fstatvfs(self._directory_fd)
         except OSError as error:
-            raise disk_error(error, f"{self.path}: asking for its free space") from error
+            raise disk_error(error, f"{self.path}: reading its free space") from error
         return stat.f_bavail * stat.f_frsize
 
     def set_min_free_bytes(self, size: int) -> None:
-        """While less than so many bytes are free, deleted files give their room back at once."""
+        """Free the space of deleted files at once while fewer than ``size`` bytes are free."""
         self._deferred_removals.min_free_bytes = size
 
     async def check_directory(self) -> None:
-        """See `Disk.check_directory`. Some microseconds a file, in a worker: a device may not answer."""
+        """See `Disk.check_directory`. Takes some microseconds per file.
+
+        It runs in a worker thread, because the device may not answer.
+        """
         self._check_alive()
-        files = [*self._files]  # before the names are read: later ones may be missing there
+        files = [*self._files]  # before the names are read, which do not include later files
         maps = [self.path / name for name in self._maps]
         await trio.to_thread.run_sync(self._check_place, files, maps)
 
@@ -191,12 +197,12 @@ class DirectoryDisk:
     def _missing_files(
         self, entries: Sequence[os.DirEntry[str]], files: Collection[DirectoryFile]
     ) -> Sequence[DirectoryFile]:
-        """The files that none of these names leads to, and whose names this disk has not removed."""
-        # A network file system keeps what is removed and open under a name with a dot in front.
+        """Return the open files without a name here, except those whose name this disk removed."""
+        # A network file system keeps removed files that are open under a name that starts with a dot.
         visible_entries = [entry for entry in entries if not entry.name.startswith(".")]
         listed_inodes = {entry.inode() for entry in visible_entries}
         if any(file.inode not in listed_inodes for file in files if not file.was_unlinked):
-            # Some file systems list other numbers than they show of the files themselves.
+            # Some file systems list other inode numbers than stat returns for the files.
             listed_inodes = set()
             for entry in visible_entries:
                 with contextlib.suppress(FileNotFoundError):
@@ -204,7 +210,7 @@ class DirectoryDisk:
         return [file for file in files if file.inode not in listed_inodes and not file.was_unlinked]
 
     def _entries(self) -> Sequence[os.DirEntry[str]]:
-        # With a separate descriptor: two readers of one descriptor would share its position.
+        # A separate descriptor, because two readers of one descriptor would share its position.
         descriptor = os.open(
             ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory_fd
         )
@@ -212,16 +218,16 @@ class DirectoryDisk:
             with os.scandir(descriptor) as entries:
                 entry_list = [*entries]
                 for entry in entry_list:
-                    entry.is_dir()  # it is remembered; later the descriptor is closed
+                    entry.is_dir()  # caches the result while the descriptor is open
                 return entry_list
         finally:
             os.close(descriptor)
 
     def lock(self) -> None:
-        """Take this directory, until `unlock` or the end of the process. Raises `DataDirectoryInUse`."""
+        """Lock this directory until `unlock` or the end of the process. Raises `DataDirectoryInUse`."""
         self._check_alive()
         if self._lock_fd is not None:
-            raise DataDirectoryInUse(f"{self.path} is in use by this very process")
+            raise DataDirectoryInUse(f"{self.path} is already in use by this process")
         descriptor = _open_file(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -234,39 +240,41 @@ class DirectoryDisk:
         except OSError as error:
             os.close(descriptor)
             raise disk_error(error, f"{self.path}: locking it") from error
-        with contextlib.suppress(OSError):  # who holds it is a note: a full disk has no room for it
+        with contextlib.suppress(
+            OSError
+        ):  # the owner is informative only, and the disk may be full
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
         self._lock_fd = descriptor
 
     def unlock(self) -> None:
-        """Give it back. Idempotent."""
+        """Release the lock. Idempotent."""
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
 
     def aligned_buffer(self, length: int) -> memoryview:
-        """Zeroed, page-aligned, writable memory."""
+        """Return zeroed, page-aligned, writable memory."""
         return aligned_memory(length)
 
     async def close(self) -> None:
-        """Close all files, end the sync thread, give the directory back. Idempotent."""
+        """Close all files, end the sync thread, and release the lock. Idempotent."""
         for file in list(self._files):
             file.close()
         await self._syncer.close()
         self._deferred_removals.close()
         self.unlock()
         self._closed_reason = self._closed_reason or f"disk {self.path} is closed"
-        async with self._directory_worker:  # after the call that may still use it
+        async with self._directory_worker:  # a running call may still use the descriptor
             descriptor, self._directory_fd = self._directory_fd, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def on_forked(self) -> None:
-        """In a forked child: let go of the lock's descriptor, say so from now on (H15)."""
+        """Close the copies in a forked child; later calls raise an error that explains this (H15)."""
         self._closed_reason = forked_message(f"disk {self.path}")
         if self._lock_fd is not None:
-            close_descriptor(self._lock_fd)  # the parent's copy still holds the lock
+            close_descriptor(self._lock_fd)  # the parent's copy keeps the lock
             self._lock_fd = None
         if self._directory_fd >= 0:
             close_descriptor(self._directory_fd)
@@ -286,9 +294,9 @@ class DirectoryDisk:
         self._files[file] = None
         if (
             file.inode in self._unlinked_inodes
-        ):  # in this order: the worker adds to the one, then looks at the other
+        ):  # in this order: the worker adds to `_unlinked_inodes`, then checks `_files`
             file.was_unlinked = True
-        self._opening_inodes.remove(file.inode)  # no sooner: see `_delete`
+        self._opening_inodes.remove(file.inode)  # not before it is in `_files`: see `_delete`
         if not self._opening_inodes:
             self._unlinked_inodes.clear()
         return file
@@ -309,25 +317,23 @@ class DirectoryDisk:
         path = self.path / name
         try:
             descriptor = self._open_in_directory(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        except FileNotFoundError:  # in a directory that was removed nothing can be made
+        except FileNotFoundError:  # no file can be created in a removed directory
             raise DataDirectoryLost(f"{self.path}: it was removed while it was in use") from None
         try:
             if size:
                 os.posix_fallocate(descriptor, 0, size)
-                os.fsync(descriptor)  # the size is no news any more to the first fdatasync
+                os.fsync(descriptor)  # the first fdatasync then need not sync the new size
             direct_descriptor = None
             if direct and not self.direct_refused:
                 direct_descriptor = self._open_in_directory(name, os.O_RDWR | os.O_DIRECT)
             self._sync_names()
         except (OSError, DistributedLogError) as error:
             os.close(descriptor)
-            with contextlib.suppress(
-                OSError
-            ):  # gone already, or a disk that takes nothing any more
-                os.unlink(name, dir_fd=self._directory_fd)  # what is half-made must not be found
+            with contextlib.suppress(OSError):  # already removed, or the disk accepts no changes
+                os.unlink(name, dir_fd=self._directory_fd)  # an incomplete file must not be found
             if isinstance(error, DistributedLogError):
                 raise
-            raise disk_error(error, f"{path}: making it with {size} bytes") from error
+            raise disk_error(error, f"{path}: creating it with {size} bytes") from error
         self._opening_inodes.append(os.fstat(descriptor).st_ino)
         return descriptor, direct_descriptor
 
@@ -343,8 +349,8 @@ class DirectoryDisk:
         self._sync_names()
 
     def _delete(self, *names: str) -> None:
-        # In this order: what arrives on the loop meanwhile is in one of the two. Nothing is opened or made
-        # before this call of the worker ends.
+        # In this order, so that a file which the event loop adds concurrently is in one of the two. No file
+        # is opened or created before this call of the worker ends.
         in_use = {*self._opening_inodes, *(file.inode for file in list(self._files))}
         for name in names:
             try:
@@ -362,7 +368,7 @@ class DirectoryDisk:
         return _open_file(self.path / name, flags, self._directory_fd)
 
     def _mark_unlinked(self, name: str) -> None:
-        """This disk removes the name now. An open file of this name is not lost (`check_directory`)."""
+        """Mark an open file of this name, which is being removed here, as not lost (`check_directory`)."""
         with contextlib.suppress(FileNotFoundError):
             inode = os.stat(name, dir_fd=self._directory_fd, follow_symlinks=False).st_ino
             if inode in self._opening_inodes:
@@ -383,7 +389,7 @@ class DirectoryDisk:
 
 
 def supports_direct_io(path: Path) -> bool:
-    """Whether the file system of the directory ``path`` takes writes with O_DIRECT."""
+    """Return whether the file system of a directory accepts writes with O_DIRECT."""
     probe = path / f".direct-probe-{os.getpid()}"
     try:
         descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_CLOEXEC, 0o600)
@@ -392,34 +398,34 @@ def supports_direct_io(path: Path) -> bool:
         finally:
             os.close(descriptor)
     except OSError as error:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)  # full: not refused, whatever else
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)  # a full disk has not refused O_DIRECT
     finally:
-        with contextlib.suppress(OSError):  # it may be made though the open was refused
+        with contextlib.suppress(OSError):  # the file may exist although the open was refused
             probe.unlink()
     return True
 
 
 def _open_file(path: Path, flags: int, directory: int | None = None) -> int:
-    """Open ``path``, or its last name in the directory of that descriptor."""
+    """Open ``path``, or its last name relative to the descriptor ``directory``."""
     try:
         name = path if directory is None else path.name
         return os.open(name, flags | os.O_CLOEXEC, 0o600, dir_fd=directory)
     except (FileNotFoundError, FileExistsError):
         raise
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):  # the disk is well
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # not a disk error
             raise TooBusy(f"{path}: too many open files; raise the limit (ulimit -n)") from error
         raise disk_error(error, f"{path}: opening it") from error
 
 
 def _make_directory(path: Path) -> None:
-    """Make it and its missing parents, all names durable."""
+    """Create a directory and its missing parents, and make all names durable."""
     if not path.is_dir():
         _make_directory(path.parent)
         try:
             path.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise disk_error(error, f"{path}: making the directory") from error
+            raise disk_error(error, f"{path}: creating the directory") from error
         _sync_directory(path.parent)
 
 

@@ -1,12 +1,12 @@
-"""A file of a real file system; see `directory_disk.py` for the directory around it.
+"""A file of a real file system; see `directory_disk.py` for its directory.
 
-- Direct files (O_DIRECT) have two descriptors: writes go past the page cache, reads through it (the
-  kernel drops the cached pages that a direct write covers). Measured for fallocated fresh files, against
-  buffered writes: 2.5 times the rate, a tenth of the p99.
-- After a failed write or sync a file stays failed: the kernel marks lost pages clean, so that the next
-  sync would succeed over data that never reached the device.
-- One sync of a descriptor at a time: the kernel tells a descriptor of lost pages once, so that of two
-  syncs at once one would hear of them, and the other succeed.
+- Direct files (O_DIRECT) have two descriptors. Writes bypass the page cache, and reads use it; the kernel
+  drops cached pages that a direct write covers. For new preallocated files, direct writes have 2.5 times the
+  rate of buffered ones and a tenth of their p99 latency.
+- After a failed write or sync, a file stays failed. The kernel marks lost pages as clean, so the next sync
+  would succeed although the data never reached the device.
+- A descriptor has one sync at a time. The kernel reports lost pages only once per descriptor, so one of two
+  concurrent syncs would fail and the other succeed.
 """
 
 import ctypes
@@ -27,25 +27,25 @@ from .memory_disk import DIRECT_ALIGN, aligned_memory
 from .sync_mode import Syncer
 
 BUFFERS_MAX = 1024
-"""Linux' IOV_MAX: how many buffers one write takes."""
+"""IOV_MAX of Linux, the number of buffers in one write."""
 
 READ_AHEAD_BYTES = 8 * 1024 * 1024
-"""Asked of the device after a cold read that follows another one: catch-up runs at its rate."""
+"""Read ahead on the device after a sequential cold read. Catch-up reads run at this rate."""
 
 PUNCH_HOLE, KEEP_SIZE = 2, 1
 """Flags of fallocate(2)."""
 SECTOR_BYTES = 512
-"""What ``st_blocks`` counts."""
+"""The unit of ``st_blocks``."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 _ZEROS = aligned_memory(1024 * 1024).toreadonly()
-"""Pages that are never written are one page of zeros of the kernel's, and cost nothing."""
+"""Pages that were never written are one shared page of zeros in the kernel, and use no memory."""
 
 
 class DirectoryFile:
-    """An open file. ``direct_fd`` is a second descriptor, for writes past the page cache, or None."""
+    """An open file. ``direct_fd`` is a second descriptor for writes that bypass the page cache, or None."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class DirectoryFile:
         on_synced: Callable[[float], None],
         on_closed: "Callable[[DirectoryFile], object]",
     ) -> None:
-        """``on_synced`` gets how long each sync took, from any thread.
+        """``on_synced`` receives the duration of each sync in seconds, from any thread.
 
-        ``on_closed`` is called once no call uses it any more.
+        ``on_closed`` is called when no call uses the file any more.
         """
         self.name = path.name
         self._path = path
@@ -76,26 +76,28 @@ class DirectoryFile:
         self._disk_error: DiskFailed | None = None
         self._sync_lock = threading.Lock()
         self._users = 0
-        """Calls in other threads: the descriptor's number must not be given to another file meanwhile."""
+        """Calls in other threads. Until they end, the descriptor is not closed, so its number cannot be
+        reused."""
         self._next_sequential = -1
         self.inode = os.fstat(fd).st_ino
-        """What the file is, whatever it is called, and after `close` as well."""
+        """The identity of the file, independent of its name, also after `close`."""
         self.was_unlinked = False
-        """Its disk has removed its name, or is about to: it is no loss that the directory lacks it."""
+        """Whether its disk has removed its name, or is about to. Its absence in the directory is then no
+        loss."""
         watch_forks(self)
 
     def size(self) -> int:
-        """The size in bytes, preallocated space included."""
+        """Return the size in bytes, including preallocated space."""
         self._check_alive()
         return os.fstat(self._fd).st_size
 
     def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write, not durable before the next sync. A direct file wants aligned memory and size."""
+        """Write without making the data durable. A direct file requires aligned memory and size."""
         self._check_alive()
         self._write(offset, buffers)
 
     async def write_synced(self, offset: int, buffer: Buffer) -> None:
-        """Write, then fdatasync, in one hop at most. See `File.write_synced`."""
+        """Write, then fdatasync, with at most one thread hop. See `File.write_synced`."""
         self._check_alive()
 
         def write_and_sync() -> None:
@@ -106,23 +108,23 @@ class DirectoryFile:
 
     @property
     def syncs_inline(self) -> bool:
-        """Does this disk sync on the loop?"""
+        """Whether this disk syncs on the event loop."""
         return self._syncer.mode == "inline"
 
     def write_synced_now(self, offset: int, buffer: Buffer) -> None:
-        """Write, then fdatasync, on the loop. See `File.write_synced_now`."""
+        """Write, then fdatasync, on the event loop. See `File.write_synced_now`."""
         self._check_alive()
         self._write(offset, (buffer,))
         self._sync()
 
     async def write_zeros(self, offset: int, length: int) -> None:
-        """Write zeros and sync them in a worker, whatever the disk's mode. See `File.write_zeros`."""
+        """Write zeros and sync them in a worker thread, in any sync mode. See `File.write_zeros`."""
         self._check_alive()
         assert length <= len(_ZEROS), "at most 1 MiB"
         await self._write_and_sync_in_worker(offset, _ZEROS[:length])
 
     async def write_in_worker(self, offset: int, buffer: Buffer) -> None:
-        """Write and sync in a worker, whatever the disk's mode. See `File.write_in_worker`."""
+        """Write and sync in a worker thread, in any sync mode. See `File.write_in_worker`."""
         self._check_alive()
         await self._write_and_sync_in_worker(offset, buffer)
 
@@ -131,7 +133,7 @@ class DirectoryFile:
             self._write(offset, (buffer,))
             if self._direct_fd is None:
                 self._sync()
-            else:  # told of its own pages by its own descriptor: no commit waits for these
+            else:  # this descriptor reports the errors of these writes, for which no commit waits
                 self._fdatasync(self._direct_fd)
 
         self._users += 1
@@ -141,17 +143,17 @@ class DirectoryFile:
             self._release()
 
     async def sync(self) -> None:
-        """fdatasync: what was written before the call began is durable. Raises `DiskFailed`."""
+        """Run fdatasync: data written before the call began is durable. Raises `DiskFailed`."""
         self._check_alive()
         await self._run_in_syncer(self._sync)
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Read up to ``length`` bytes. Raises `CorruptData` where the device cannot read them."""
+        """Read up to ``length`` bytes. Raises `CorruptData` if the device cannot read them."""
         self._check_alive()
         return self._read(offset, length)
 
     def read_if_cached(self, offset: int, length: int) -> Buffer | None:
-        """As `read_at`, or None where that would wait for the device."""
+        """Read as `read_at` does, or return None if that would block on the device."""
         self._check_alive()
         buffer = self._memory.acquire(length)
         try:
@@ -159,18 +161,18 @@ class DirectoryFile:
         except BlockingIOError:
             return None
         except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:  # file systems in memory: never cold
+            if error.errno == errno.EOPNOTSUPP:  # file systems in memory, which do not block
                 return self._read(offset, length)
             raise self._read_error(error, offset, length) from error
         if count < length and offset + count < os.fstat(self._fd).st_size:
-            return None  # only its beginning is hot
+            return None  # only the beginning is in the page cache
         return buffer[:count]
 
     async def read_in_worker(self, offset: int, length: int) -> bytes:
-        """As `read_at`, in one of the disk's two workers. Reads in sequence are read ahead."""
+        """Read in one of the disk's two worker threads. Sequential reads cause read-ahead."""
         self._check_alive()
-        # What was read ahead is hot since, and was not asked for here: a reader in sequence comes back
-        # that much further on.
+        # Data that was read ahead is in the page cache and skips this method, so the next call of a
+        # sequential reader has an offset that is further on.
         in_sequence = 0 <= offset - self._next_sequential <= READ_AHEAD_BYTES + length
         self._next_sequential = offset + length
 
@@ -184,7 +186,7 @@ class DirectoryFile:
         return await self._read_in_worker(read)
 
     async def read_in_worker_unbuffered(self, offset: int, length: int) -> bytes:
-        """As `read_cold`; the kernel reads nothing ahead. See `File.read_in_worker_unbuffered`."""
+        """Read in a worker thread without read-ahead. See `File.read_in_worker_unbuffered`."""
         self._check_alive()
 
         def read() -> bytes:
@@ -204,7 +206,7 @@ class DirectoryFile:
             self._release()
 
     def truncate(self, size: int) -> None:
-        """Cut or extend. Raises `DiskFailed`, `DiskFull`."""
+        """Set the size. Raises `DiskFailed`, `DiskFull`."""
         self._check_alive()
         self._check_not_failed()
         try:
@@ -213,7 +215,7 @@ class DirectoryFile:
             raise self._fail(error, f"truncating to {size} bytes") from error
 
     async def punch_hole(self, offset: int, length: int) -> bool:
-        """Give back whole pages, in a worker; False where that cannot be. Raises `DiskFailed`."""
+        """Free whole pages, in a worker thread; False if it is not supported. Raises `DiskFailed`."""
         self._check_alive()
         start = -(-offset // DIRECT_ALIGN) * DIRECT_ALIGN
         end = (offset + length) // DIRECT_ALIGN * DIRECT_ALIGN
@@ -228,7 +230,7 @@ class DirectoryFile:
             number = ctypes.get_errno()
             if number in (errno.EOPNOTSUPP, errno.ENOSYS):
                 return False
-            what = f"giving back {end - start} bytes at {start}"
+            what = f"freeing {end - start} bytes at {start}"
             raise self._fail(OSError(number, os.strerror(number)), what)
 
         self._users += 1
@@ -238,12 +240,12 @@ class DirectoryFile:
             self._release()
 
     def allocated_bytes(self) -> int:
-        """What the file takes of the device, by ``st_blocks``."""
+        """Return the space that the file uses on the device, from ``st_blocks``."""
         self._check_alive()
         return os.fstat(self._fd).st_blocks * SECTOR_BYTES
 
     def close(self) -> None:
-        """Close, when the last call in another thread is through. Idempotent."""
+        """Close when the last call in another thread has ended. Idempotent."""
         if self._closed_reason:
             return
         self._closed_reason = f"file {self._path} is closed"
@@ -251,7 +253,7 @@ class DirectoryFile:
         self._release()
 
     def on_forked(self) -> None:
-        """In a forked child: close the copies of the descriptors (H15)."""
+        """Close the copies of the descriptors in a forked child (H15)."""
         for descriptor in self._take_descriptors():
             close_descriptor(descriptor)
         self._closed_reason = forked_message(f"file {self._path}")
@@ -275,7 +277,7 @@ class DirectoryFile:
             while remaining:
                 count = os.pwritev(descriptor, remaining[:BUFFERS_MAX], position)
                 if position == offset and count == length:
-                    return  # all of it at once, as nearly always
+                    return  # everything was written at once, as in most cases
                 position += count
                 _drop_written(remaining, count)
         except OSError as error:
@@ -310,7 +312,7 @@ class DirectoryFile:
         return self._disk_error
 
     def _read_error(self, error: OSError, offset: int, length: int) -> CorruptData | TooBusy:
-        # A lack of memory is no corruption, which would cost a copy of sound bytes.
+        # A lack of memory is not corruption, which would cause a repair of valid bytes.
         cls = TooBusy if error.errno in (errno.ENOMEM, errno.ENOBUFS) else CorruptData
         return cls(
             f"{self._path}: read of {length} bytes at {offset}: {error.strerror} (errno {error.errno})"
@@ -339,13 +341,13 @@ class DirectoryFile:
 
 
 def disk_error(error: OSError, what: str) -> DiskFailed:
-    """The error for a call that failed; ``what`` names the file and the call."""
+    """Return the error for a failed call; ``what`` names the file and the call."""
     cls = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else DiskFailed
     return cls(f"{what} failed: {error.strerror} (errno {error.errno})")
 
 
 def _drop_written(buffers: list[Buffer], count: int) -> None:
-    """Take the first ``count`` bytes off, in place."""
+    """Remove the first ``count`` bytes from the buffers, in place."""
     written_buffers = 0
     while written_buffers < len(buffers) and count >= len(buffers[written_buffers]):
         count -= len(buffers[written_buffers])

@@ -1,11 +1,13 @@
 """An `OrderedMap` in LMDB (H38).
 
-- One environment a path and process, shared by all handles: opened twice, LMDB loses its file locks.
-- Reads copy out inside one synchronous call: a reader kept over an ``await`` pins pages for ever.
-- Every transaction is synced: without it, 20 of 25 power cuts broke the map (measured).
-- The map is 64 GiB from the start (sparse; resizing under open transactions is undefined).
-- LMDB trusts its pages. Before a map is opened, `probe_map` reads all of them in a child process, since a
-  page that lies may crash its reader. Values carry checksums of their users' own.
+- All handles of a process share one environment per path. If a process opens it twice, LMDB loses its file
+  locks.
+- Reads copy their results within one synchronous call. A reader that is kept over an ``await`` pins pages.
+- Every transaction is synced. Without syncs, 20 of 25 power cuts broke the map.
+- The map size is 64 GiB from the start. The file is sparse, and resizing under open transactions is
+  undefined.
+- LMDB does not verify its pages. Before a map is opened, `probe_map` reads all of them in a child process,
+  because a corrupt page may crash its reader. The users of a map add checksums to its values.
 """
 
 import ctypes
@@ -35,14 +37,14 @@ FILE_NAME = "data.mdb"
 MAP_BYTES = 64 << 30
 READERS_MAX = 16
 DAMAGED = 65
-"""Exit code of the child of `probe_map` for damage. Python itself never uses it."""
+"""The exit code of the child of `probe_map` for damage. Python itself never uses it."""
 CRASHES_MAX = 2
 """A reader that crashed is started again. If both crash, the file is damaged."""
 NO_SPACE_BYTES = 1 << 20
-"""A failed call on a disk with less space than this is taken for a lack of space."""
+"""A failed call on a disk with less free space than this counts as a lack of space."""
 
 _environments: dict[str, "_Environment"] = {}
-"""By real path. Handles count; the last to close closes."""
+"""By real path. The last handle to close closes the environment."""
 
 
 class LmdbMap:
@@ -58,14 +60,15 @@ class LmdbMap:
         deletes: Sequence[bytes] = (),
         summary: Summary | None = None,
     ) -> None:
-        """Delete, then put, in one synced transaction; a key in both is put, the last put of a key counts.
+        """Delete, then put, in one synced transaction, in a worker thread.
 
-        In a worker thread, one at a time and in order. Raises `DiskFull`, `DiskFailed`, `CorruptData`.
+        A key in both is put, and the last put of a key counts. Transactions run one at a time and in order.
+        Raises `DiskFull`, `DiskFailed`, `CorruptData`.
         """
         puts, deletes = list(puts), list(deletes)
         self._check_alive()
         environment = self._environment
-        environment.users += 1  # closed meanwhile, it would pull the map from under the thread
+        environment.users += 1  # closing it now would unmap the memory that the thread uses
         try:
             await trio.to_thread.run_sync(
                 environment.apply, puts, deletes, summary, limiter=environment.writer
@@ -74,7 +77,7 @@ class LmdbMap:
             environment.release()
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None. Raises `CorruptData`, as all reads here."""
+        """Return the value of a key, or None. All reads may raise `CorruptData`."""
         self._check_alive()
         if not 0 < len(key) <= KEY_BYTES_MAX:
             return None
@@ -85,13 +88,13 @@ class LmdbMap:
             raise self._environment.translate(error, "reading") from error
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """The pair with the greatest key <= ``key``, or None."""
+        """Return the pair with the greatest key <= ``key``, or None."""
         self._check_alive()
         try:
             with self._environment.lmdb.begin() as reader, reader.cursor() as cursor:
                 has_pair = cursor.set_range(key) if key else cursor.first()
                 if not has_pair:
-                    has_pair = cursor.last()  # all keys lie before it
+                    has_pair = cursor.last()  # all keys are smaller
                 elif cursor.key() != key:
                     has_pair = cursor.prev()
                 return cursor.item() if has_pair else None
@@ -99,7 +102,7 @@ class LmdbMap:
             raise self._environment.translate(error, "reading") from error
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Up to ``limit`` pairs with start <= key < end, in order."""
+        """Return up to ``limit`` pairs with start <= key < end, in order."""
         self._check_alive()
         pairs: list[tuple[bytes, bytes]] = []
         try:
@@ -124,7 +127,7 @@ class LmdbMap:
 
 
 class _Environment:
-    """The one LMDB environment of a path, and how many use it (handles, and commits under way)."""
+    """The one LMDB environment of a path, and the number of its users (handles and running commits)."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
@@ -140,7 +143,7 @@ class _Environment:
                 map_size=MAP_BYTES,
                 max_readers=READERS_MAX,
                 max_spare_txns=1,
-                readahead=False,  # look-ups are random; a map larger than memory would be read twice
+                readahead=False,  # lookups are random; a map larger than memory would be read twice
                 mode=0o600,
             )
             self.lmdb.reader_check()  # readers that died with their process pin pages
@@ -151,13 +154,13 @@ class _Environment:
         except lmdb.Error as error:
             raise self.translate(error, "opening") from error
         except OSError as error:
-            raise DiskFailed(f"map {self.path}: making it: {error.strerror}") from error
+            raise DiskFailed(f"map {self.path}: creating it: {error.strerror}") from error
         watch_forks(self)
 
     def apply(
         self, puts: list[tuple[bytes, bytes]], deletes: list[bytes], summary: Summary | None
     ) -> None:
-        """One transaction. Runs in the worker: checking 50,000 keys alone would hold the loop for 5 ms."""
+        """Run one transaction in the worker; checking 50,000 keys would block the event loop for 5 ms."""
         for key in (*(key for key, _ in puts), *deletes):
             assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
         try:
@@ -183,7 +186,10 @@ class _Environment:
         return DiskFailed(message)
 
     def _no_space(self) -> bool:
-        """LMDB calls a write that was cut short by a full disk an input/output error."""
+        """Return whether the disk is full.
+
+        LMDB reports a write that a full disk cut short as an input/output error.
+        """
         try:
             stat = os.statvfs(self.path)
         except OSError:
@@ -198,10 +204,10 @@ class _Environment:
             self.lmdb.close()
 
     def on_forked(self) -> None:
-        """In a forked child: never touch the environment again, not even to free it (H15).
+        """Never use the environment again in a forked child, and do not even free it (H15).
 
-        Freed at the child's exit, it would give back its reader's slot in the lock table, which is the
-        parent's. So it is kept for good, with its descriptors.
+        If it were freed at the child's exit, it would release a reader's slot in the lock table that belongs
+        to the parent. So it is kept, with its descriptors.
         """
         self.closed_reason = forked_message(f"map {self.path}")
         _environments.pop(self.path, None)
@@ -217,15 +223,15 @@ _DAMAGE_ERRORS = (
     lmdb.PageFullError,
     lmdb.CursorFullError,
 )
-"""The only errors that are damage. All others are of the surroundings: memory, slots of readers, rights."""
+"""The only errors that mean damage. All others have external causes: memory, reader slots, permissions."""
 _DAMAGE_ERROR_NAMES = [lie.__name__ for lie in _DAMAGE_ERRORS]
 _CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
 async def open_map(path: Path) -> LmdbMap:
-    """Open or make the map in the directory ``path``. Raises `CorruptData`, `DiskFailed`.
+    """Open or create the map in the directory ``path``. Raises `CorruptData`, `DiskFailed`.
 
-    Ask `probe_map` first, as `DirectoryDisk` does.
+    Call `probe_map` first, as `DirectoryDisk` does.
     """
     await trio.lowlevel.checkpoint()
     path = _canonical(path)
@@ -237,18 +243,18 @@ async def open_map(path: Path) -> LmdbMap:
 
 
 def is_open(path: Path) -> bool:
-    """Has this process opened the map in ``path``?"""
+    """Return whether this process has opened the map in ``path``."""
     return str(_canonical(path)) in _environments
 
 
 def is_in_place(path: Path) -> bool:
-    """Is the file of the map in ``path``, if this process has opened one, still the one that it opened?"""
+    """Return whether the map file that this process opened is still in ``path``; True if it opened none."""
     environment = _environments.get(str(_canonical(path)))
     return environment is None or environment.inode == inode_of(path / FILE_NAME)
 
 
 def inode_of(path: Path) -> tuple[int, int] | None:
-    """The device and inode that a name leads to, None for none. Raises `OSError`."""
+    """Return the device and inode of a name, or None if it does not exist. Raises `OSError`."""
     try:
         stat = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -257,18 +263,20 @@ def inode_of(path: Path) -> tuple[int, int] | None:
 
 
 async def delete_map(path: Path) -> None:
-    """Remove the map in ``path``, which is not open. No error where there is none."""
+    """Remove the map in ``path``, which is not open. A missing map is not an error."""
     path = _canonical(path)
     assert str(path) not in _environments, f"map {path} is deleted while it is open"
     await trio.to_thread.run_sync(_delete, path)
 
 
 async def probe_map(path: Path) -> bool:
-    """Whether a child process could open the map in ``path``, read all of it in order, and begin to write.
+    """Return whether a child process could open a map, read all of it in order, and begin to write.
 
-    False if it found damage: delete the map and rebuild it. A missing map is in order. Takes some
-    0.4 s of CPU a million pairs. There is no time limit, since a slow device is no damage. Raises
-    `DiskFailed` if the child could not read for another reason, such as a limit of memory or a signal.
+    False means damage: delete the map and rebuild it. A missing map is valid. The call takes about 0.4 s of
+    CPU per million pairs. It has no time limit, since a slow device is not damage.
+
+    Raises:
+        DiskFailed: The child could not read for another reason, such as a limit of memory or a signal.
     """
     if not _has_file(path):
         await trio.lowlevel.checkpoint()
@@ -295,7 +303,7 @@ async def probe_map(path: Path) -> bool:
 
 
 def _probe_failed_error(path: Path, reason: str) -> DiskFailed:
-    return DiskFailed(f"map {path}: verifying it: {reason}. The map was left as it is; start again")
+    return DiskFailed(f"map {path}: verifying it: {reason}. The map was not changed; start again")
 
 
 _PROBE = """
@@ -304,17 +312,17 @@ from itertools import pairwise, starmap, takewhile
 from operator import lt
 import lmdb
 path, damaged, *lies = sys.argv[1:]
-print("reading", flush=True)  # a crash after this is one over the pages
+print("reading", flush=True)  # a crash after this is caused by the pages
 try:
     with lmdb.open(path, map_size=64 << 30, create=False) as environment:
         with environment.begin() as reader, reader.cursor() as cursor:
-            # No line of Python a pair: of two million each would be half a second of a bookie's start. The
-            # first pair that is out of order ends it: pages that lead in a circle are no endless map.
+            # No Python code per pair: for two million pairs, it would add half a second to a bookie's start.
+            # The first pair that is out of order ends the loop, so that cyclic pages are not read forever.
             in_order = sum(takewhile(bool, starmap(lt, pairwise(cursor))))
             if in_order != max(0, environment.stat()["entries"] - 1):
                 sys.exit(int(damaged))  # pairs are missing, or out of order
-        # The list of free pages lies in pages of its own, which only a writer reads: one that looks for more
-        # pages in a row than there are goes through all of it. Given up, it has changed nothing.
+        # The list of free pages is in separate pages, which only a writer reads. A writer that needs more
+        # contiguous pages than there are reads all of it. The aborted transaction changes nothing.
         writer = environment.begin(write=True)
         writer.put(b"probe", bytes(4 << 20))
         writer.abort()

@@ -1,7 +1,7 @@
-"""A `Disk` in memory: for tests, and for clusters that are asked to keep nothing.
+"""A `Disk` in memory, for tests and for clusters that store nothing.
 
-Behaves as a disk does to whoever uses it (order, sizes, errors, locks), except that nothing outlives
-the process. There is no power cut here: the simulator's disk has that.
+It behaves as a disk does (order, sizes, errors, locks), except that nothing outlives the process. It does not
+simulate power cuts; the simulator's disk does.
 """
 
 import mmap
@@ -14,25 +14,25 @@ from ..interfaces.errors import AlreadyClosed, DataDirectoryInUse, DiskFailed, D
 from ..interfaces.host import Buffer, File, OrderedMap, Summary
 
 DIRECT_ALIGN = 4096
-"""What a direct file wants offsets, sizes and memory to be multiples of, bytes."""
+"""The alignment in bytes of offsets, sizes and memory for direct files."""
 KEY_BYTES_MAX = 511
-"""LMDB's bound, kept by every `OrderedMap`; keys are never empty."""
+"""The limit of LMDB, which applies to every `OrderedMap`. Keys are never empty."""
 FREE_BYTES_UNBOUNDED = 1 << 40
 
 
 def check_file_name(name: str) -> str:
-    """Names are flat and visible; return ``name``."""
+    """Assert that a name is flat and printable, and return it."""
     assert name, "a file without a name"
-    assert name.isprintable(), f"{name!r}: a name that nobody could type"
-    assert "/" not in name, f"{name!r}: no name of a file here"
-    assert not name.startswith((".", "LOCK")), f"{name!r}: a name that is kept for the disk"
+    assert name.isprintable(), f"{name!r}: a name with unprintable characters"
+    assert "/" not in name, f"{name!r}: a name with a path separator"
+    assert not name.startswith((".", "LOCK")), f"{name!r}: a name that is reserved for the disk"
     return name
 
 
 class MemoryDisk:
-    """A disk whose files are bytearrays. ``bytes_max`` bounds their sizes in sum (None: no bound).
+    """A disk whose files are bytearrays. ``bytes_max`` limits the sum of their sizes (None: no limit).
 
-    Hand the same object to a node that is started again: it finds what was there.
+    A node that is started again with the same object finds its data.
     """
 
     durability = "memory"
@@ -46,15 +46,15 @@ class MemoryDisk:
         self._locked = False
 
     def list(self) -> list[str]:
-        """The names of the files here, sorted."""
+        """Return the names of the files, sorted."""
         return sorted(self._files)
 
     async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
-        """Make a new file; see `Disk.create`. A direct one holds its user to aligned writes."""
+        """Create a file; see `Disk.create`. A direct file asserts that writes are aligned."""
         check_file_name(name)
         await trio.lowlevel.checkpoint()
         if name in self._files:
-            raise FileExistsError(f"{name} is there already")
+            raise FileExistsError(f"{name} exists already")
         content = _Content(self)
         content.resize(size, name)
         self._files[name] = content
@@ -66,7 +66,7 @@ class MemoryDisk:
         return MemoryFile(name, self._content(name), direct=False)
 
     async def rename(self, old: str, new: str) -> None:
-        """Rename over whatever is there. Raises `FileNotFoundError`."""
+        """Rename a file and replace an existing one. Raises `FileNotFoundError`."""
         check_file_name(new)
         await trio.lowlevel.checkpoint()
         content = self._content(old)
@@ -78,7 +78,7 @@ class MemoryDisk:
                 replaced.unlink()
 
     async def delete(self, *names: str) -> None:
-        """Remove the names; open files stay readable. Raises `FileNotFoundError`."""
+        """Remove files; open files stay readable. Raises `FileNotFoundError`."""
         await trio.lowlevel.checkpoint()
         for name in names:
             content = self._content(name)
@@ -86,7 +86,7 @@ class MemoryDisk:
             content.unlink()
 
     async def open_map(self, name: str) -> OrderedMap:
-        """Open or make an ordered map. Handles of one name share one map."""
+        """Open or create an ordered map. Handles with one name share one map."""
         check_file_name(name)
         await trio.lowlevel.checkpoint()
         handle = MemoryMap(name, self._maps.setdefault(name, _Pairs()))
@@ -94,7 +94,7 @@ class MemoryDisk:
         return handle
 
     async def delete_map(self, name: str) -> None:
-        """Remove an ordered map that is not open. No error where there is none."""
+        """Remove an ordered map that is not open. A missing map is not an error."""
         await trio.lowlevel.checkpoint()
         open_here = [handle for handle in self._open_maps.get(name, []) if not handle.closed]
         assert not open_here, f"map {name} is deleted while it is open"
@@ -102,34 +102,34 @@ class MemoryDisk:
         self._maps.pop(name, None)
 
     def free_bytes(self) -> int:
-        """Space left below ``bytes_max``; a terabyte where there is no bound."""
+        """Return the free space below ``bytes_max``, or a terabyte without a limit."""
         if self.bytes_max is None:
             return FREE_BYTES_UNBOUNDED
         return max(0, self.bytes_max - self.used_bytes)
 
     def set_min_free_bytes(self, size: int) -> None:
-        """Deleted files always do."""
+        """Do nothing, because the space of deleted files is always free at once."""
 
     async def check_directory(self) -> None:
-        """Only this process reaches them."""
+        """Do nothing, because only this process has access."""
         await trio.lowlevel.checkpoint()
 
     def lock(self) -> None:
-        """Take this disk for one node. Raises `DataDirectoryInUse`."""
+        """Lock this disk for one node. Raises `DataDirectoryInUse`."""
         if self._locked:
             raise DataDirectoryInUse("this memory disk is in use by another node")
         self._locked = True
 
     def unlock(self) -> None:
-        """Give it back. Idempotent."""
+        """Release the lock. Idempotent."""
         self._locked = False
 
     def aligned_buffer(self, length: int) -> memoryview:
-        """Zeroed, page-aligned, writable memory."""
+        """Return zeroed, page-aligned, writable memory."""
         return aligned_memory(length)
 
     async def close(self) -> None:
-        """Nothing to do; as `DirectoryDisk.close`."""
+        """Do nothing; the counterpart of `DirectoryDisk.close`."""
         await trio.lowlevel.checkpoint()
 
     def _content(self, name: str) -> "_Content":
@@ -150,12 +150,12 @@ class MemoryFile:
         self._closed = False
 
     def size(self) -> int:
-        """The size in bytes, preallocated space included."""
+        """Return the size in bytes, including preallocated space."""
         self._check_open()
         return self._content.size
 
     def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write; see `File.write_at`. Raises `DiskFull` above the disk's bound, from then on always."""
+        """Write; see `File.write_at`. Once the disk is full, this file always raises `DiskFull`."""
         self._check_open()
         if self._write_error is not None:
             raise self._write_error.again()
@@ -170,70 +170,70 @@ class MemoryFile:
             raise
 
     async def write_synced(self, offset: int, buffer: Buffer) -> None:
-        """Write; then a checkpoint, as if there had been a sync."""
+        """Write, then run a checkpoint, as if there had been a sync."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self.write_at(offset, (buffer,))
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     @property
     def syncs_inline(self) -> bool:
-        """There is nothing to wait for."""
+        """Always True, because there is no sync."""
         return True
 
     def write_synced_now(self, offset: int, buffer: Buffer) -> None:
-        """Write."""
+        """Write as `write_at` does."""
         self.write_at(offset, (buffer,))
 
     async def write_zeros(self, offset: int, length: int) -> None:
-        """Write zeros, after a checkpoint."""
+        """Write zeros after a checkpoint."""
         await trio.lowlevel.checkpoint()
         self.write_at(offset, (bytes(length),))
 
     async def write_in_worker(self, offset: int, buffer: Buffer) -> None:
-        """As `write_synced`."""
+        """Write as `write_synced` does."""
         await self.write_synced(offset, buffer)
 
     async def sync(self) -> None:
-        """A checkpoint; raises again what a failed write raised."""
+        """Run a checkpoint, and raise the error of an earlier failed write again."""
         self._check_open()
         await trio.lowlevel.checkpoint()
         if self._write_error is not None:
             raise self._write_error.again()
 
     def read_at(self, offset: int, length: int) -> bytes:
-        """Read up to ``length`` bytes, fewer at the end."""
+        """Read up to ``length`` bytes, or fewer at the end."""
         self._check_open()
         return self._content.read(offset, length)
 
     def read_if_cached(self, offset: int, length: int) -> bytes | None:
-        """As `read_at`: memory is hot."""
+        """Read as `read_at` does, since memory is always cached."""
         return self.read_at(offset, length)
 
     async def read_in_worker(self, offset: int, length: int) -> bytes:
-        """As `read_at`, after a checkpoint."""
+        """Read as `read_at` does, after a checkpoint."""
         await trio.lowlevel.checkpoint()
         return self.read_at(offset, length)
 
     async def read_in_worker_unbuffered(self, offset: int, length: int) -> bytes:
-        """As `read_cold`."""
+        """Read as `read_in_worker` does."""
         return await self.read_in_worker(offset, length)
 
     def truncate(self, size: int) -> None:
-        """Cut or extend. Raises `DiskFull`."""
+        """Set the size. Raises `DiskFull`."""
         self._check_open()
         if self._write_error is not None:
             raise self._write_error.again()
         self._content.resize(size, self.name)
 
     async def punch_hole(self, offset: int, length: int) -> bool:
-        """Whole pages are zeros, and count no more."""
+        """Zero whole pages, which then no longer count as used space."""
         self._check_open()
         await trio.lowlevel.checkpoint()
         self._content.punch(offset, length)
         return True
 
     def allocated_bytes(self) -> int:
-        """Its size, to whole pages, less what was punched."""
+        """Return the size in whole pages without punched ones."""
         self._check_open()
         return self._content.allocated_bytes
 
@@ -247,7 +247,7 @@ class MemoryFile:
 
 
 class MemoryMap:
-    """An `OrderedMap` in memory; all handles of a name show the same pairs."""
+    """An `OrderedMap` in memory; all handles with one name share the same pairs."""
 
     def __init__(self, name: str, pairs: "_Pairs") -> None:
         self.name = name
@@ -260,7 +260,7 @@ class MemoryMap:
         deletes: Sequence[bytes] = (),
         summary: Summary | None = None,
     ) -> None:
-        """Delete, then put: a key in both is put; of two puts of one key the later one counts."""
+        """Delete, then put. A key in both is put, and the last put of a key counts."""
         puts, deletes = list(puts), list(deletes)
         for key in (*(key for key, _ in puts), *deletes):
             assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
@@ -270,19 +270,19 @@ class MemoryMap:
         self._pairs.apply(puts, deletes, summary)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value of a key, or None."""
         self._check_open()
         return self._pairs.values.get(key)
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """The pair with the greatest key <= ``key``, or None."""
+        """Return the pair with the greatest key <= ``key``, or None."""
         self._check_open()
         keys, values = self._pairs.keys, self._pairs.values
         position = bisect_right(keys, key)
         return (keys[position - 1], values[keys[position - 1]]) if position else None
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Up to ``limit`` pairs with start <= key < end, in order."""
+        """Return up to ``limit`` pairs with start <= key < end, in order."""
         self._check_open()
         keys, values = self._pairs.keys, self._pairs.values
         first = bisect_left(keys, start)
@@ -299,7 +299,7 @@ class MemoryMap:
 
 
 class _Pairs:
-    """What a map holds: a dict, and its keys in order."""
+    """The content of a map: a dict, and its keys in order."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
@@ -321,21 +321,21 @@ class _Pairs:
         self.values.update((bytes(key), bytes(value)) for key, value in puts)
         if len(self.values) > count_before:
             self.keys += dict.fromkeys(added)
-            self.keys.sort()  # two ordered runs, mostly: nearly linear
+            self.keys.sort()  # nearly linear, since it mostly merges two sorted sequences
 
 
 class _Content:
-    """The bytes of a file, which outlive its name while somebody has it open.
+    """The bytes of a file, which exist after its name is removed while the file is open.
 
-    ``data`` ends where the last write ended; from there to ``size`` there are zeros, which so cost
-    nothing in preallocated files.
+    ``data`` ends at the end of the last write. The bytes from there to ``size`` are zeros, so preallocated
+    space uses no memory.
     """
 
     def __init__(self, disk: MemoryDisk) -> None:
         self.data = bytearray()
         self.size = 0
         self.punched_pages: set[int] = set()
-        """Pages that were punched, by number: they take no space."""
+        """The numbers of punched pages, which use no space."""
         self._disk: MemoryDisk | None = disk
 
     def write(self, offset: int, buffers: Sequence[Buffer], length: int, name: str) -> None:
@@ -360,7 +360,7 @@ class _Content:
         if disk is not None:
             if size - self.size > disk.free_bytes():
                 raise DiskFull(
-                    f"{name}: no room for {size - self.size} bytes more, {disk.free_bytes()} are free"
+                    f"{name}: no space for {size - self.size} more bytes, {disk.free_bytes()} are free"
                 )
             disk.used_bytes += size - self.size
         del self.data[size:]
@@ -387,7 +387,7 @@ class _Content:
             self._disk.used_bytes += DIRECT_ALIGN * len(filled)
 
     def unlink(self) -> None:
-        """The name is gone: the space counts as free at once, though open handles still hold it."""
+        """Count the space as free at once, even if open handles still use it."""
         if self._disk is not None:
             self._disk.used_bytes -= self.size - DIRECT_ALIGN * len(self.punched_pages)
             self._disk = None
@@ -396,21 +396,21 @@ class _Content:
 def replaced_pairs(
     values: Mapping[bytes, bytes], puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes]
 ) -> dict[bytes, bytes]:
-    """The pairs of a map that a transaction replaces or deletes."""
+    """Return the pairs of a map that a transaction replaces or deletes."""
     keys = dict.fromkeys((*deletes, *(key for key, _ in puts)))
     return {key: values[key] for key in keys if key in values}
 
 
 def pages_within(offset: int, length: int) -> range:
-    """The pages, by number, that lie whole in a stretch of bytes."""
+    """Return the numbers of the pages that are completely within a range of bytes."""
     return range(-(-offset // DIRECT_ALIGN), (offset + length) // DIRECT_ALIGN)
 
 
 def pages_touched(offset: int, length: int) -> range:
-    """The pages, by number, of which a stretch of bytes has any."""
+    """Return the numbers of the pages that overlap a range of bytes."""
     return range(offset // DIRECT_ALIGN, -(-(offset + length) // DIRECT_ALIGN))
 
 
 def aligned_memory(length: int) -> memoryview:
-    """Zeroed, page-aligned, writable memory of ``length`` bytes; it lives as long as its views."""
+    """Return zeroed, page-aligned, writable memory of ``length`` bytes, which lives as long as its views."""
     return memoryview(mmap.mmap(-1, max(length, 1)))[:length]

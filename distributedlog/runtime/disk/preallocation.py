@@ -1,13 +1,14 @@
-"""Zeros ahead of the end of a journal or log, at low rates: a lone commit's sync is a third cheaper on them.
+"""Write zeros ahead of the end of a journal or Raft log at low rates, which speeds up single commits.
 
-Preallocated space is marked as unwritten, so a commit into it makes the file system write its own journal
-too, as one that makes its file longer does. Space that was written once, with zeros, needs the device's
-flush only: measured with three bookies on one file system 0.29 against 0.40 ms a record. At full speed it
-would be twice the bytes, so only commits of a few pages ask for it, while few others come between them, and
-it is done in steps with a pause between, in a worker.
+Preallocated space is marked as unwritten. A commit into it makes the file system write its own journal too,
+as a commit that extends the file does. Space that was written once, with zeros, needs only the flush of the
+device: 0.29 instead of 0.40 ms per record with three bookies on one file system.
 
-A byte that holds data is never overwritten (H16): what a commit is about to write is taken first, steps
-begin after all that was taken, and a commit that runs into a step waits for its end.
+At full speed, this would double the written bytes. So only commits of a few pages cause it, and only if few
+longer ones are between them. A worker writes the zeros in steps with a pause between them.
+
+Data is never overwritten (H16). A commit reserves its range before it writes. Steps begin after all reserved
+ranges, and a commit that overlaps a running step waits for the end of the step.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,17 +16,21 @@ from collections.abc import Awaitable, Callable
 import trio
 
 COMMIT_BYTES_MAX = 16 * 1024
-"""A longer block is no lone record's: it asks for nothing."""
+"""A longer block is not a single record, and causes no zeros."""
 SHORT_BLOCK_CREDIT = 4
-"""A lone block makes up for so many times its bytes in long ones: more of these use up zeros unasked."""
+"""A short block offsets this many times its bytes in long blocks. With more long blocks, zeros would be used
+up unnecessarily."""
 STEP_BYTES = 256 * 1024
 PAUSE_S = 0.01
 
 
 class Preallocation:
-    """The zeros of one file at a time. ``window_bytes``: how far ahead, 0: not at all; ``phase``: any number.
+    """The zeros of one file at a time.
 
-    Steps end at offsets that differ by ``phase``, so that bookies do not all do it at the same record.
+    Args:
+        window_bytes: How far to write zeros ahead; 0 disables it.
+        phase: Any number. Steps end at offsets that depend on it, so that bookies do not all write zeros at
+            the same record.
     """
 
     def __init__(self, window_bytes: int, phase: int) -> None:
@@ -33,41 +38,50 @@ class Preallocation:
         self._phase = phase // 4096 * 4096 % STEP_BYTES
         self._write: Callable[[int, int], Awaitable[None]] | None = None
         self._limit = 0
-        self._written_to = 0  # nothing below is zeroed from now on
+        self._written_to = 0  # nothing below is zeroed any more
         self._zeroed_to = 0
         self._long_block_bytes = 0
-        """Bytes of long blocks that no lone ones have made up for; two windows at most."""
-        self._zeroing_range = (0, 0)  # what is being zeroed
+        """Bytes of long blocks that short ones have not offset yet; at most two windows."""
+        self._zeroing_range = (0, 0)  # the running step
         self._step_done = trio.Event()
         self._wanted_event = trio.Event()
         self.steps = 0
 
     def start_file(self, write_zeros: Callable[[int, int], Awaitable[None]], limit: int) -> None:
-        """A new file, whose zeros are so written (`File.write_zeros`); none at or after ``limit``."""
-        assert self._zeroing_range == (0, 0), "the file before was left"
+        """Start a new file.
+
+        Args:
+            write_zeros: Writes zeros into the file (`File.write_zeros`).
+            limit: No zeros are written at or after this offset.
+        """
+        assert self._zeroing_range == (0, 0), "the previous file was finished"
         self._write, self._limit = write_zeros, limit
         self._written_to = self._zeroed_to = 0
 
     async def finish_file(self) -> None:
-        """The file is about to be sealed: return when nothing of it is being zeroed, nor will be."""
+        """Stop writing zeros before the file is sealed, and wait for the end of a running step."""
         self._write = None
         while self._zeroing_range != (0, 0):
             await self._step_done.wait()
 
     def reserve(self, offset: int, end: int) -> bool:
-        """These bytes are about to be written. False: a part is being zeroed, wait for `free`."""
+        """Reserve a range that is about to be written.
+
+        Returns:
+            False if a part of it is being zeroed; then call `wait_reserved`.
+        """
         if end > self._written_to:
             self._written_to = end
         start, stop = self._zeroing_range
         return end <= start or stop <= offset
 
     async def wait_reserved(self, offset: int, end: int) -> None:
-        """Return when none of these bytes, which are taken, is being zeroed."""
+        """Wait until no part of a reserved range is being zeroed."""
         while not self.reserve(offset, end):
             await self._step_done.wait()
 
     def record_commit(self, length: int) -> None:
-        """A block of that length was written: a short one asks for zeros, but not among long ones."""
+        """Record a written block. A short block requests zeros, unless long blocks prevail."""
         if length > COMMIT_BYTES_MAX:
             self._long_block_bytes = min(self._long_block_bytes + length, 2 * self._window_bytes)
             return
@@ -77,7 +91,7 @@ class Preallocation:
             self._wanted_event.set()
 
     async def run(self) -> None:
-        """Zero what is asked for, until cancelled. Raises what ends the node (`DiskFailed`)."""
+        """Write requested zeros until cancelled. Raises errors that end the node (`DiskFailed`)."""
         while True:
             await self._wanted_event.wait()
             self._wanted_event = trio.Event()

@@ -1,8 +1,8 @@
-"""What was loaded from files of a directory, and is loaded again when they were replaced.
+"""Reload files of a directory after they were replaced, such as certificates.
 
-Whoever replaces several files, a certificate and its key, cannot do it at one moment. So files are used once
-they have been still for `SETTLED_S`; what is no good is not used, and told once, and what was loaded before
-stays (H226). It is looked at when somebody asks: there is no task.
+Several files, such as a certificate and its key, cannot be replaced atomically. So files are used only after
+they have not changed for `SETTLED_S`. Invalid files are not used and are logged once, and the previous
+content stays in use (H226). The check runs on access, without a task.
 """
 
 import time
@@ -14,35 +14,38 @@ from ..interfaces.errors import InvalidRequest, NotAuthenticated
 from ..interfaces.log_lines import get_logger
 
 SETTLED_S = 2.0
-"""Files that changed later than this before may still be changing."""
+"""Files that changed less than this time ago may still be changing."""
 RETRY_INTERVAL_S = 10.0
-"""Files that were no good are tried again after: a chmod, or free descriptors, do not change their times."""
+"""Rejected files are loaded again after this time: a chmod, or free descriptors, do not change their time
+stamps."""
 
 Loaded = TypeVar("Loaded")
 FileStamps = tuple[tuple[str, int, int, int], ...]
-"""Of each file that is there: its name, its number, its size, and when it changed."""
+"""For each existing file its name, inode number, size and modification time."""
 
 log = get_logger("distributedlog.runtime.disk.reloaded_files")
 
 
 class SettledFiles(Generic[Loaded]):
-    """The files ``names`` of a directory, those that are there, and what they are good for."""
+    """The existing files among ``names`` of a directory, and the value that was loaded from them."""
 
     def __init__(
         self, directory: Path, names: Sequence[str], load: Callable[[Loaded | None], Loaded]
     ) -> None:
-        """``load``: is told what is used so far. Raises `InvalidRequest` or `NotAuthenticated` that names the
-        file, as this does."""
+        """``load`` receives the value in use, or None at first.
+
+        Like this constructor, it raises `InvalidRequest` or `NotAuthenticated` that names the file.
+        """
         self._directory = directory
         self._names = names
         self._load = load
         self._loaded_stamps = self._rejected_stamps = self._read_stamps()
         self._retry_at_s = 0.0
         self.loaded = load(None)
-        """As it was looked at last."""
+        """The value as of the last check."""
 
     def reload_if_changed(self) -> Loaded:
-        """By the files as they are now, if they are still and good."""
+        """Load the files again if they have changed, and return the value in use."""
         stamps, now_s = self._read_stamps(), time.monotonic()
         if stamps == self._loaded_stamps or (
             stamps == self._rejected_stamps and now_s < self._retry_at_s
@@ -55,10 +58,10 @@ class SettledFiles(Generic[Loaded]):
             self.loaded = self._load(self.loaded)
         except (InvalidRequest, NotAuthenticated) as error:
             self._rejected_stamps, self._retry_at_s = stamps, now_s + RETRY_INTERVAL_S
-            log.error("new certificates are not used, those of before are: %s", error)
+            log.error("new certificates are invalid, the previous ones stay in use: %s", error)
             return self.loaded
         self._loaded_stamps = stamps
-        log.info("new certificates are used from now on: %s", self._directory)
+        log.info("new certificates are in use: %s", self._directory)
         return self.loaded
 
     def _read_stamps(self) -> FileStamps:

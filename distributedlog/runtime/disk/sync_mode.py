@@ -1,8 +1,8 @@
-"""Where the syncs of a disk run: on the loop, or in one thread of their own.
+"""Choose where the syncs of a disk run: on the event loop, or in a separate thread.
 
-On the loop a sync costs nothing but its own time, which is right while that is short; a slow device
-would stall every connection. The thread costs a wake-up of the loop more, through an eventfd: measured
-0.04 to 0.08 ms. So the disk is asked at start (`choose_sync_mode`), and the answer stays visible.
+A sync on the event loop costs only its own time, which is best if it is short, but a slow device would stall
+every connection. The thread costs one more wakeup of the loop, through an eventfd, of 0.04 to 0.08 ms. So the
+disk is measured at start (`choose_sync_mode`), and the result stays visible.
 """
 
 import errno
@@ -27,12 +27,12 @@ PROBES = 20
 PROBE_BYTES = 4096
 INLINE_P50_S_MAX = 0.0005
 INLINE_SLOWEST_S_MAX = 0.010
-"""One stall of this length in twenty syncs, and the loop is better left out of it."""
+"""A single stall of this length in twenty syncs selects the thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncMeasurement:
-    """What a disk showed: the times of small writes with fdatasync, seconds."""
+    """The durations of small writes with fdatasync on a disk, in seconds."""
 
     p50_s: float
     slowest_s: float
@@ -45,18 +45,18 @@ class SyncMeasurement:
 
 
 async def choose_sync_mode(path: Path) -> SyncMeasurement:
-    """Time twenty synced writes of 4 KiB in the directory ``path``. Raises `DiskFailed`.
+    """Measure twenty synced writes of 4 KiB in the directory ``path``. Raises `DiskFailed`.
 
-    At start, before the disk is busy: set ``disk.sync_mode`` to the answer's ``mode``. A full disk is not
-    timed: its mode is the safe one.
+    Call it at start, before the disk is busy, and set ``disk.sync_mode`` to the ``mode`` of the result. A
+    full disk is not measured and gets the mode ``thread``.
     """
     return await trio.to_thread.run_sync(_measure, path)
 
 
 class Syncer:
-    """Runs a disk's blocking syncs one after another, where ``mode`` says.
+    """Run the blocking syncs of a disk one after another, according to ``mode``.
 
-    The thread is a daemon, and started with the first call that needs it.
+    The thread is a daemon thread. The first call that needs it starts it.
     """
 
     def __init__(self, mode: SyncMode, name: str) -> None:
@@ -69,10 +69,10 @@ class Syncer:
         watch_forks(self)
 
     async def run(self, call: Callable[[], None]) -> None:
-        """Have ``call`` run; return or raise as it does. A point of cancellation, before it begins.
+        """Run a call; return or raise as it does. It can be cancelled only before the call begins.
 
-        Once begun it is not cancelled: the caller's buffers are in use until this returns. On the loop there
-        is no turn between the sync and the return: what waits for the sync is told at once.
+        The caller's buffers are in use until this method returns. On the event loop, no other task runs
+        between the sync and the return, so the waiting request is answered at once.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closed_reason:
@@ -83,7 +83,7 @@ class Syncer:
             await self._run_in_thread(call)
 
     async def close(self) -> None:
-        """End the thread when it has done what it was given. Idempotent."""
+        """End the thread after its pending calls. Idempotent."""
         await trio.lowlevel.checkpoint()
         if self._closed_reason:
             return
@@ -96,7 +96,7 @@ class Syncer:
             os.close(self._idle_events.pop())
 
     def on_forked(self) -> None:
-        """The thread did not come along, and the eventfds are the parent's (H15)."""
+        """Mark the syncer of a forked child as unusable, and close its copies of the eventfds (H15)."""
         self._closed_reason = forked_message(self._name)
         self._thread = None
         while self._idle_events:
@@ -139,7 +139,7 @@ def _work(jobs: "SimpleQueue[_Job | None]") -> None:
     while (sync_job := jobs.get()) is not None:
         try:
             sync_job.call()
-        except BaseException as error:  # handed to the task that waits
+        except BaseException as error:  # raised in the waiting task
             sync_job.error = error
         os.eventfd_write(sync_job.event, 1)
         del sync_job  # keep no buffer alive while idle
@@ -165,6 +165,6 @@ def _measure(path: Path) -> SyncMeasurement:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return SyncMeasurement(
                 math.inf, math.inf
-            )  # full: not known, and no reason not to start
-        raise DiskFailed(f"{path}: timing its syncs: {error.strerror}") from error
+            )  # a full disk cannot be measured, but the node may start
+        raise DiskFailed(f"{path}: measuring its syncs: {error.strerror}") from error
     return SyncMeasurement(sorted(times_s)[PROBES // 2], max(times_s))

@@ -504,7 +504,10 @@ class MetadataFull(DistributedLogError):
 
 
 class ReaderIdle(DistributedLogError):
-    """No entry arrived for ``idle_error_s``: there is no writer, or no bookie answers. The reader stays open."""
+    """No entry arrived for ``idle_error_s``. There is no writer, or no bookie answers.
+
+    The reader continues.
+    """
 
     code = 2076
     retryable = True

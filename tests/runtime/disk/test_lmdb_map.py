@@ -79,7 +79,7 @@ async def test_a_reader_that_could_not_read_is_no_damage(
     await filled(tmp_path / "index.lmdb")
     monkeypatch.setattr(lmdb_map, "_PROBE", f"import signal\nprint('reading', flush=True)\n{ends}")
 
-    with pytest.raises(DiskFailed, match="left as it is"):
+    with pytest.raises(DiskFailed, match="was not changed"):
         await _opened(tmp_path)
 
 
@@ -98,7 +98,7 @@ async def test_a_reader_that_crashes_once_is_tried_again(
         await _opened(tmp_path)
 
     monkeypatch.setattr(lmdb_map, "_PROBE", "import signal\nsignal.raise_signal(signal.SIGSEGV)")
-    with pytest.raises(DiskFailed, match="left as it is"):
+    with pytest.raises(DiskFailed, match="was not changed"):
         await _opened(tmp_path)
 
 

@@ -27,7 +27,7 @@ async def test_a_full_disk_refuses_and_the_file_stays_failed() -> None:
     file = await disk.create("f")
     file.write_at(0, (b"kept",))
 
-    with pytest.raises(DiskFull, match="f: no room for 197 bytes more, 96 are free"):
+    with pytest.raises(DiskFull, match="f: no space for 197 more bytes, 96 are free"):
         file.write_at(1, (bytes(200),))
 
     assert file.read_at(0, 10) == b"kept"
