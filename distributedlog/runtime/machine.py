@@ -1,4 +1,4 @@
-"""The real machine as a `Host`."""
+"""Implement `Host` on the real machine."""
 
 import os
 import random
@@ -19,11 +19,11 @@ from .process import descriptor_limit as descriptors
 from .protocol.tokens import TEXT_BYTES_MAX, is_token
 
 CREDENTIALS_VARIABLE = "DLOG_CREDENTIALS"
-"""The variable that names a client's credentials where nothing else does."""
+"""The environment variable that names a client's credentials, if no option does."""
 
 
 def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
-    """A host with this machine's network and clock, a freshly seeded chance, and the disks given."""
+    """Return a host with this machine's network and clock, a new random seed, and the given disks."""
     return Host(
         name=name,
         dial=local_secret.dial,
@@ -38,27 +38,31 @@ def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
 
 
 def client_host(name: str, credentials: str = "") -> Host:
-    """A host for a client: it proves by ``credentials``, else by what `CREDENTIALS_VARIABLE` names, who it
-    is.
+    """Return a host for a client, which uses only TLS if it has credentials (H228).
 
-    ``credentials``: ``file:DIR``, a directory that `dlog pki issue` made, or ``file:FILE``, a token with the
-    cluster's ``ca.pem`` beside it. With them it speaks TLS alone (H228). Raises `InvalidRequest`.
+    Args:
+        name: The name of the host, for messages.
+        credentials: ``file:DIR`` for a directory that `dlog pki issue` made, or ``file:FILE`` for a token
+            next to the cluster's ``ca.pem``. By default, the value of `CREDENTIALS_VARIABLE`, or none.
+
+    Raises:
+        InvalidRequest: The credentials cannot be used.
     """
     named_credentials = credentials or os.environ.get(CREDENTIALS_VARIABLE, "")
     if not named_credentials:
         return real_host(name)
-    from .net.tls import Tls, token_credentials, with_tls  # OpenSSL, where it is used
+    from .net.tls import Tls, token_credentials, with_tls  # imports OpenSSL only if it is used
 
     scheme, _, named = named_credentials.partition(":")
     if scheme != "file" or not named:
         raise InvalidRequest(
-            "credentials are named, not given: file:DIR, a directory of dlog pki issue, or file:FILE, a token"
+            "credentials are invalid: use file:DIR, a directory of dlog pki issue, or file:FILE, a token"
         )
     path = expand_path(named)
     host = real_host(name)
     if path.is_dir() or not path.exists():
         return _with_local_clusters(host, with_tls(host, Tls(path)))
-    read_token_file(path)  # what is wrong with it is said at once
+    read_token_file(path)  # reports an invalid file at once
     tls = Tls(path.parent, shows_certificate=False)
     token_proof = token_credentials(partial(read_token_file, path))
     return _with_local_clusters(
@@ -67,10 +71,13 @@ def client_host(name: str, credentials: str = "") -> Host:
 
 
 def authority_text(credentials: str) -> str:
-    """The ``ca.pem`` of credentials by name ("": of those that `CREDENTIALS_VARIABLE` names); "": there is
-    none.
+    """Return the content of ``ca.pem`` of the named credentials, or "" without credentials.
 
-    Raises `InvalidRequest`.
+    Args:
+        credentials: The credentials; "" for those that `CREDENTIALS_VARIABLE` names.
+
+    Raises:
+        InvalidRequest: The file cannot be read.
     """
     named_credentials = credentials or os.environ.get(CREDENTIALS_VARIABLE, "")
     if not named_credentials:
@@ -84,10 +91,13 @@ def authority_text(credentials: str) -> str:
 
 
 def authority_host(name: str, credentials: str = "") -> Host:
-    """For a client that knows the cluster by the ``ca.pem`` of these credentials, and shows nobody.
+    """Return a host for a client that verifies the cluster by ``ca.pem`` and has no identity.
 
-    `with_token` makes of it a host of whoever has a token. Never this machine's secret: what is done for a
-    user is not done as whoever runs this program. Raises `InvalidRequest`.
+    `with_token` returns the host of a user with a token. It never uses the secret of a local cluster.
+    Otherwise, requests of a user would have the rights of the user who runs this program.
+
+    Raises:
+        InvalidRequest: There is no usable ``ca.pem``.
     """
     from .net.tls import Tls, with_tls
 
@@ -95,7 +105,7 @@ def authority_host(name: str, credentials: str = "") -> Host:
     scheme, _, named = named_credentials.partition(":")
     if scheme != "file" or not named:
         raise InvalidRequest(
-            "the cluster is known by its ca.pem: --credentials file:DIR names a directory with it"
+            "the ca.pem of the cluster is required: --credentials file:DIR names a directory with it"
         )
     path = expand_path(named)
     directory = path if path.is_dir() else path.parent
@@ -103,7 +113,7 @@ def authority_host(name: str, credentials: str = "") -> Host:
 
 
 def with_token(host: Host, token: bytes) -> Host:
-    """The host, who proves by this token who it is."""
+    """Return a copy of the host that authenticates with this token."""
     from .net.tls import token_credentials
 
     token_proof = token_credentials(lambda: token)
@@ -111,7 +121,11 @@ def with_token(host: Host, token: bytes) -> Host:
 
 
 def token_host(name: str, read_token: Callable[[], bytes], authority: str) -> Host:
-    """For a client that has a token and the cluster's ``ca.pem`` in memory. Raises `InvalidRequest`."""
+    """Return a host for a client with a token and the cluster's ``ca.pem`` in memory.
+
+    Raises:
+        InvalidRequest: The authority is invalid.
+    """
     from .net.tls import Tls, token_credentials, with_tls
 
     host, token_proof = real_host(name), token_credentials(read_token)
@@ -120,7 +134,11 @@ def token_host(name: str, read_token: Callable[[], bytes], authority: str) -> Ho
 
 
 def read_token_file(file: Path) -> bytes:
-    """The token in it. Raises `InvalidRequest`: there is none, or others may read it."""
+    """Return the token in a file.
+
+    Raises:
+        InvalidRequest: The file has no token, or other users can read it.
+    """
     try:
         with file.open("rb") as opened_file:
             mode = stat.S_IMODE(os.fstat(opened_file.fileno()).st_mode)
@@ -128,17 +146,17 @@ def read_token_file(file: Path) -> bytes:
     except OSError as error:
         raise InvalidRequest(f"{file}: {error.strerror}") from None
     if os.name == "posix" and mode & 0o077:
-        raise InvalidRequest(f"{file} may be read by others (mode {mode:04o}): chmod 600 it")
+        raise InvalidRequest(f"{file} is readable by other users (mode {mode:04o}): chmod 600 it")
     if not is_token(content):
-        raise InvalidRequest(f"{file} holds no token: dlog user token makes one")
+        raise InvalidRequest(f"{file} does not contain a token: dlog user token makes one")
     return content
 
 
 def _with_local_clusters(host: Host, tls_host: Host) -> Host:
-    """``secret``, but to clusters of this user on this machine."""
+    """Return the TLS host, which connects to local clusters of this user with their secret."""
 
     async def dial(address: Address) -> Connection:
-        # A cluster of this user on this machine proves itself by a secret: it has no certificates.
+        # A local cluster of this user authenticates with a secret, because it has no certificates.
         return await (host if host.credentials(address) else tls_host).dial(address)
 
     def prove(address: Address) -> Credentials | None:
@@ -148,7 +166,11 @@ def _with_local_clusters(host: Host, tls_host: Host) -> Host:
 
 
 def expand_path(path_text: str) -> Path:
-    """The path that a user named, with ``~`` expanded. Raises `InvalidRequest` if that has no meaning."""
+    """Return a path that a user named, with ``~`` expanded.
+
+    Raises:
+        InvalidRequest: The home directory is unknown.
+    """
     try:
         return Path(path_text).expanduser()
     except RuntimeError:
@@ -158,21 +180,24 @@ def expand_path(path_text: str) -> Path:
 
 
 def require_linux(purpose: str) -> None:
-    """Raises `UnsupportedPlatform` elsewhere: a node syncs by O_DIRECT, fdatasync and eventfd."""
+    """Raise `UnsupportedPlatform` on other systems: a node needs O_DIRECT, fdatasync and eventfd."""
     if sys.platform != "linux":
         raise UnsupportedPlatform(
-            f"{purpose} needs Linux, this is {sys.platform}: run nodes there (docker/README.md, a virtual"
-            " machine, WSL 2); clients work here, give --uri"
+            f"{purpose} needs Linux, this is {sys.platform}: run nodes on Linux (docker/README.md, a virtual"
+            " machine, WSL 2); clients run here with --uri"
         )
 
 
 def process_name() -> str:
-    """Who this process is, for people: ``host.example pid 4242``."""
+    """Return the name of this process for people: ``host.example pid 4242``."""
     return f"{socket.gethostname()} pid {os.getpid()}"
 
 
 def machine_id() -> str:
-    """Of the machine below, the same in all of its containers until it is started again; or ""."""
+    """Return an ID of the physical machine that is the same in all of its containers, or "".
+
+    It changes when the machine is booted.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot_id_file:
             return boot_id_file.read(64).strip()

@@ -1,7 +1,8 @@
-"""News for whoever runs a cluster: lines of the log with a name that stays, in one table a part (pure).
+"""Events for operators: log lines with a stable name, in one table per part (pure).
 
-A name is searched for, counted, alarmed on: it and its fields do not change within a major version; the text
-of the line may. A row stands beside the part that says it; docs/reference/events.md is made from them.
+Operators search, count and alert by event names. A name and its fields do not change within a major version;
+the text of the line may change. A row is defined next to the part that emits it. docs/reference/events.md is
+generated from the rows.
 """
 
 import logging
@@ -12,29 +13,32 @@ if TYPE_CHECKING:
     from ..interfaces.log_lines import Logger
 
 SUBJECT_ATTRIBUTE = "about"
-"""The attribute of a line that says what it is about."""
+"""The attribute of a log record with the subject of the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventDefinition:
-    """A row of a part's table."""
+    """One row of a part's table."""
 
     name: str
     """``part.noun`` or ``part.noun.verb``."""
     level: int
-    """As `logging` has them."""
+    """A level of `logging`."""
     help: str
-    """When it is said."""
+    """When the event is emitted."""
     fields: tuple[str, ...] = ()
-    """What a line has beside its text. The first one says what it is about: lines of one name about one thing
-    are left out where they come too fast."""
+    """The fields of a line in addition to its text. The first one is its subject. Lines with the same name
+    and subject are suppressed if they are too frequent."""
     remedy: str = ""
-    """What to do about it."""
+    """The action that the operator should take."""
     traceback: bool = False
-    """A line has the traceback of the exception that is among its values."""
+    """Whether a line includes the traceback of the exception among its values."""
 
     def emit(self, log: "Logger", text: str, *values: object, **fields: object) -> None:
-        """One line, from ``text % values``. ``fields``: each of the event's; numbers and short texts."""
+        """Log one line with the text ``text % values``.
+
+        ``fields`` has each field of the event; the values are numbers and short texts.
+        """
         assert fields.keys() == set(self.fields), f"{self.name} has {', '.join(self.fields)}"
         subject = str(fields[self.fields[0]]) if self.fields else ""
         error = None

@@ -1,7 +1,7 @@
-"""What is counted, in one table a part: what a number is called, what it means, what to do about it (pure).
+"""Metrics of a part in one table: name, meaning, normal value and remedy (pure).
 
-A part counts into plain integers of its own; a row says which of them, under which name, it is outside: in
-``/metrics``, in docs/reference/metrics.md, and in registered collectors. Nothing is counted twice for it.
+A part counts in plain integers. A row of its table maps one of them to a metric name. This name is used in
+``/metrics``, in docs/reference/metrics.md, and in registered collectors, so nothing is counted twice.
 """
 
 from bisect import bisect_left
@@ -12,31 +12,32 @@ from operator import add
 from typing import Any, Literal
 
 DURATION_BUCKETS_S = tuple(50e-6 * 2**n for n in range(20))
-"""Upper bounds of durations, the same everywhere, so that nodes can be added up: 50 µs to 26 s."""
+"""Upper bounds of the buckets for durations, from 50 µs to 26 s. They are the same in all parts, so that
+nodes can be added up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A row of a part's table."""
+    """One row of a part's table."""
 
     name: str
     """``dlog_<part>_<what>_<unit>``; a counter ends in ``_total``."""
     kind: Literal["counter", "gauge", "histogram"]
     key: str
-    """Of the number among those that the part says of itself (`Op.INFO`)."""
+    """The key of the number among the values that the part reports (`Op.INFO`)."""
     help: str
     normal: str = ""
-    """What it shows when all is well."""
+    """The normal value."""
     remedy: str = ""
-    """What to do otherwise."""
+    """The action to take for other values."""
     label: tuple[str, str] = ("", "")
-    """Name and value, where several rows share a name."""
+    """Name and value of a label, if several rows have the same name."""
     scale: float = 1.0
-    """The number is multiplied with it: names have seconds and bytes."""
+    """A factor, because metrics use seconds and bytes."""
 
 
 class DurationHistogram:
-    """A histogram: how often, and how long in sum. One writer; who reads it copies it first."""
+    """A histogram of durations with their sum. It has one writer; readers copy it first."""
 
     __slots__ = ("counts", "total")
 
@@ -45,32 +46,35 @@ class DurationHistogram:
         self.total = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
-        """So many of this size, in the unit of the bounds."""
+        """Count ``count`` durations of this length, in seconds."""
         self.counts[bisect_left(DURATION_BUCKETS_S, value)] += count
         self.total += value * count
 
     def snapshot(self) -> dict[str, Any]:
-        """For `Op.INFO`."""
+        """Return a copy for `Op.INFO`."""
         return {"counts": list(self.counts), "total": self.total}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A row and what it shows now."""
+    """A row of the table with its present value."""
 
     metric: Metric
     value: float = 0.0
     counts: tuple[int, ...] = ()
-    """Of a histogram: a bucket each; ``value`` is the sum then."""
+    """The counts per bucket of a histogram, whose ``value`` is the sum."""
 
     def __add__(self, other: "Sample") -> "Sample":
-        """Of the same metric, elsewhere."""
+        """Add the sample of the same metric from another node."""
         counts = tuple(map(add, self.counts, other.counts))
         return Sample(self.metric, self.value + other.value, counts)
 
 
 def samples(table: Sequence[Metric], values: Mapping[str, Any]) -> list[Sample]:
-    """The rows whose number was said; what is no number is left out: a peer may be of another version."""
+    """Return the samples of the rows that have a value.
+
+    Values of a wrong type are omitted, because a peer may have another version.
+    """
     metric_samples = []
     for metric in table:
         value = values.get(metric.key)

@@ -1,4 +1,4 @@
-"""Samples as text that Prometheus reads; the library `prometheus_client` prints it."""
+"""Format samples as Prometheus text, with the library `prometheus_client`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -17,11 +17,11 @@ FAMILIES: Mapping[str, type[Family]] = {
     "gauge": GaugeMetricFamily,
     "histogram": HistogramMetricFamily,
 }
-"""By a metric's kind."""
+"""Families by the kind of a metric."""
 
 
 def metric_families(groups: Sequence[tuple[Mapping[str, str], Sequence[Sample]]]) -> list[Family]:
-    """A family a name; each group's labels are on its samples."""
+    """Return one family per name. The labels of each group are added to its samples."""
     families_by_name: dict[str, Family] = {}
     for labels, group_samples in groups:
         for sample in group_samples:
@@ -46,8 +46,10 @@ def _cumulative(counts: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def metrics_text(node_samples: Sequence[Sample], node_labels: Mapping[str, str]) -> bytes:
-    """All of a node, as text: who it is, its samples, and what the system says of its process."""
-    info = GaugeMetricFamily("dlog_node_info", "Who this is.", labels=list(node_labels))
+    """Return the metrics of a node as text: its identity, its samples, and those of its process."""
+    info = GaugeMetricFamily(
+        "dlog_node_info", "The identity of this node.", labels=list(node_labels)
+    )
     info.add_metric(list(node_labels.values()), 1)
 
     class Registry:

@@ -1,6 +1,6 @@
-"""Options: a frozen dataclass for each part, whose fields say unit, default, range and reason (pure).
+"""Options: a frozen dataclass per part, whose fields define unit, default, range and reason (pure).
 
-One description serves the check at construction, the error that says what would be legal, and the tables of
+One definition is used by the check at construction, the error that lists legal values, and the tables of
 docs/reference/options.md. A new option is a field of its part's dataclass, made by `option`.
 
 Every number of a user or an operator is checked here and only here, options and arguments alike. Each has
@@ -30,8 +30,8 @@ LIMITS: Mapping[str, int] = {
     "bytes": EIB,
     "bytes/s": EIB,
 }
-"""The largest value of an option by its unit, if it states none; `COUNT_LIMIT` for other units. All of them
-fit 63 bits, so that each can be stored and sent."""
+"""The largest value of an option by its unit, if it defines none; `COUNT_LIMIT` for other units. All of them
+fit into 63 bits, so that each can be stored and sent."""
 QUOTED_CHARS_MAX = 80
 REMOVED_OPTION_NAMES: Mapping[str, str] = {
     "cpu_policy": "the one of the process, which its service unit can set",
@@ -59,11 +59,18 @@ def option(
     infinite: float | None = None,
     **extra: object,
 ) -> Any:
-    """A field of an options dataclass; of the default's type. Without ``at_least`` a number is above 0, and
-    a duration is a millisecond at least.
+    """Return a field of an options dataclass, of the type of its default.
 
-    Without ``at_most`` the limit of its unit applies (`LIMITS`). ``infinite``: the value that replaces
-    infinity, which is accepted then. ``more``: further facts for tables of the part.
+    Args:
+        default: The default value.
+        unit: The unit for people and for the limits.
+        reason: The reason for the default.
+        at_least: The minimum. By default, a number must be above 0, and a duration at least 1 ms.
+        at_most: The maximum. By default, the limit of the unit (`LIMITS`).
+        multiple_of: The value must be a multiple of this number.
+        one_of: The accepted texts.
+        infinite: The value that replaces infinity, which is accepted then.
+        extra: Further facts for the tables of the part.
     """
     if at_most is None and isinstance(default, int | float) and not isinstance(default, bool):
         at_most = _limit(unit)
@@ -84,7 +91,11 @@ def _limit(unit: str) -> int:
 
 
 def check(options: object) -> None:
-    """What ``__post_init__`` calls. Raises `InvalidRequest` that names the option and what would be legal."""
+    """Check the options, as ``__post_init__`` does.
+
+    Raises:
+        InvalidRequest: An option is invalid. The message names it and its legal values.
+    """
     for option_field in option_fields(type(options)):
         value = getattr(options, option_field.name)
         if not is_legal(option_field, value):
@@ -96,7 +107,11 @@ def check(options: object) -> None:
 
 
 def with_overrides(options: Options, overrides: Mapping[str, Any] | None) -> Options:
-    """These with some replaced. Raises `InvalidRequest`, also for a name that is not known."""
+    """Return the options with some values replaced.
+
+    Raises:
+        InvalidRequest: A name is unknown, or a value is invalid.
+    """
     if not overrides:
         return options
     known_names = option_names(type(options))
@@ -107,7 +122,7 @@ def with_overrides(options: Options, overrides: Mapping[str, Any] | None) -> Opt
 
 
 def replace_infinity(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with infinity replaced where an option of the part defines what it means."""
+    """Return the values with infinity replaced for options that define its meaning."""
     converted = dict(values)
     for option_field in option_fields(cls):
         if (
@@ -119,7 +134,7 @@ def replace_infinity(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unknown_option_error(name: str, known: list[str]) -> InvalidRequest:
-    """Return the error about an option that does not exist, or no longer."""
+    """Return the error about an option that does not exist or was removed."""
     if name in REMOVED_OPTION_NAMES:
         return InvalidRequest(
             f"option {name!r} was removed: the value is always {REMOVED_OPTION_NAMES[name]}. Delete the "
@@ -129,14 +144,14 @@ def unknown_option_error(name: str, known: list[str]) -> InvalidRequest:
 
 
 def option_fields(cls: type) -> list[Field[Any]]:
-    """The fields that were made by `option`."""
+    """Return the fields that were made by `option`."""
     return [
         dataclass_field for dataclass_field in fields(cls) if "reason" in dataclass_field.metadata
     ]
 
 
 def option_names(cls: type) -> list[str]:
-    """Of the options of a part."""
+    """Return the names of the options of a part."""
     return [option_field.name for option_field in option_fields(cls)]
 
 
@@ -160,14 +175,14 @@ def describe_legal_values(option_field: Field[Any], *, brief: bool = False) -> s
 
 
 def is_number(option_field: Field[Any]) -> bool:
-    """Whether an option is a number, and no truth value."""
+    """Return whether an option is a number, and not a truth value."""
     return isinstance(option_field.default, int | float) and not isinstance(
         option_field.default, bool
     )
 
 
 def is_legal(option_field: Field[Any], value: Any) -> bool:
-    """Whether an option accepts a value."""
+    """Return whether an option accepts a value."""
     rules = option_field.metadata
     if not is_number(option_field):
         texts = rules["one_of"]
@@ -189,8 +204,10 @@ def _is_within(value: Any, low: float, high: float, *, whole: bool) -> bool:
 
 
 def quoted(value: Any) -> str:
-    """Return a short text of a refused value. Python makes none of a whole number above 4,300 digits, alone
-    or in a list."""
+    """Return a short text of a refused value.
+
+    Python cannot print a whole number above 4,300 digits, alone or in a list.
+    """
     if isinstance(value, int) and not -EIB <= value <= EIB:
         return f"a number of {value.bit_length()} bits"
     try:
@@ -214,7 +231,10 @@ def check_seconds(
 
 
 def check_wait(wait_s: Any, what: str = "wait_s", *, most_s: float = DURATION_S_MAX) -> None:
-    """Check how long a caller waits; None: no limit, or the call's default. Raises `InvalidRequest`."""
+    """Check how long a caller waits; None means no limit, or the default of the call.
+
+    Raises `InvalidRequest`.
+    """
     if wait_s is not None and not _is_within(wait_s, 0, most_s, whole=False):
         raise InvalidRequest(
             f"{what} is seconds from 0 to {format_value(most_s, 's')}, or None: not {quoted(wait_s)}"
@@ -248,7 +268,10 @@ _NUMBER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([A-Z
 
 
 def parse_value(text: str) -> bool | int | float | str:
-    """Read a typed value: ``true``, ``12``, ``0.5``, ``inf``, ``64MiB``, ``1.5h`` (s); else the text."""
+    """Parse a typed value: ``true``, ``12``, ``0.5``, ``inf``, ``64MiB`` or ``1.5h`` (in seconds).
+
+    Any other input is returned as text.
+    """
     if text in ("true", "false"):
         return text == "true"
     if text == "inf":
@@ -269,7 +292,7 @@ def parse_value(text: str) -> bool | int | float | str:
 
 
 def format_value(value: object, unit: str) -> str:
-    """A default or a limit: bytes in the largest unit that is whole, other numbers with their commas."""
+    """Return a default or limit as text: bytes in the largest exact unit, other numbers with commas."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -296,7 +319,7 @@ COLUMNS: Columns = {
 
 
 def markdown_table(cls: type, columns: Columns = COLUMNS) -> str:
-    """The options of a part, as Markdown."""
+    """Return the options of a part as a Markdown table."""
     rows = [[*columns], ["---"] * len(columns)]
     rows += [
         [cell_text(option_field) for cell_text in columns.values()]
@@ -306,7 +329,7 @@ def markdown_table(cls: type, columns: Columns = COLUMNS) -> str:
 
 
 def replace_tables(document: str, contents_by_name: Mapping[str, str]) -> str:
-    """A document with what stands between ``<!-- NAME -->`` and ``<!-- end -->`` made anew, by name."""
+    """Return a document with new content between ``<!-- NAME -->`` and ``<!-- end -->``, by name."""
     for name, content in contents_by_name.items():
         begin, end = f"<!-- {name} -->", "<!-- end -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)

@@ -1,13 +1,14 @@
-"""Large files that are removed give their room back in slices.
+"""Free large removed files in slices.
 
 If a file system discards freed space at once (mounted with ``discard``), removing one file of 256 MiB delays
-all other writes by 40 ms, and a log of 5 GB is sixty such files on three bookies. So a file is cut from its
-end, half a MiB at a time. It loses its name at once, and a descriptor keeps it until it is freed.
+all other writes by 40 ms. A log of 5 GB has sixty such files on three bookies. So a file is truncated from
+its end, half a MiB at a time. Its name is removed at once, and an open descriptor keeps the file until all of
+it is freed.
 
-With the next commit of its journal, some seconds later, the file system discards all slices since the last
-one. So each slice is synced: the commit that a writer's sync waits for has one slice at most. The rate is
-adapted to the latency of this disk's syncs, as the rate of compaction is to that of commits
-(`background_rate.py`).
+With the next commit of its journal, some seconds later, the file system discards all slices since the
+previous one. So each slice is synced. The file system's commit that a writer's sync waits for then has one
+slice at most. The rate is adapted to the latency of this disk's syncs, as the rate of compaction is to that
+of commits (`background_rate.py`).
 """
 
 import contextlib
@@ -29,18 +30,18 @@ SLICE_BYTES = 512 * 1024
 DRAIN_S = 600.0
 """The rate is at least high enough to free all waiting bytes in this time."""
 PAUSE_S_MAX = 0.1
-"""Between two looks at whether there is a hurry."""
+"""The longest time between two checks whether the files must be freed at once."""
 FREE_SPACE_DIVISOR = 8
-"""Slices are paced while at most this part (one in eight) of the free space waits."""
+"""Slices are paced while the waiting files use at most this fraction (one eighth) of the free space."""
 WAITING_FILES_MAX = 256
 DESCRIPTORS_DIVISOR = 16
-"""At most this many files, and this part of all descriptors, wait. Other files are removed at once."""
+"""At most this many files, and this fraction of all descriptors, wait. Further files are removed at once."""
 
 
 class DeferredRemovals:
-    """The large files of one directory that have lost their names. From any thread.
+    """The large files of one directory whose names were removed. From any thread.
 
-    One thread, which lives while there is something; the system does the rest at once when the process ends.
+    One thread runs while there are waiting files. If the process ends, the system frees the rest at once.
     """
 
     def __init__(self, name: str) -> None:
@@ -52,19 +53,19 @@ class DeferredRemovals:
         self._thread: threading.Thread | None = None
         self._closed = False
         self.min_free_bytes = 0
-        """While less is free, there are no pauses."""
+        """Files are freed without pauses while less than this is free."""
         self._rate = BackgroundRate()
         self._closed_event = threading.Event()
-        """It is closed: nothing waits any more."""
+        """Set when this object is closed, which ends all pauses."""
         watch_forks(self)
 
     def unlink(
         self, path: Path | str, *, directory: int | None = None, in_use_inodes: Collection[int] = ()
     ) -> None:
-        """Remove the name in the directory of that descriptor, and free the file soon after.
+        """Remove a name in a directory, and free the file soon afterwards.
 
-        A file that has another name keeps its bytes, and one of the inodes ``in_use`` until it is closed.
-        Raises `OSError` as `os.unlink`.
+        A file with another name keeps its bytes. A file with one of ``in_use_inodes`` keeps them until it is
+        closed. Raises `OSError` as `os.unlink` does.
         """
         descriptor = self._open_if_large(path, directory, in_use_inodes)
         try:
@@ -77,7 +78,7 @@ class DeferredRemovals:
             self._free_later(descriptor)
 
     def record_sync(self, sync_s: float) -> None:
-        """A sync of another file of the disk took so long."""
+        """Record the duration of a sync of another file on the disk."""
         if self._thread is not None:
             self._rate.record_latency(sync_s)
 
@@ -88,7 +89,7 @@ class DeferredRemovals:
         self._closed_event.set()
 
     def on_forked(self) -> None:
-        """The thread did not come along, and the parent cuts what it has removed (H15)."""
+        """Close the copies in a forked child; the parent's thread truncates the files (H15)."""
         self._lock = threading.Lock()  # the thread may have held it
         self._closed_event = threading.Event()
         self._thread, self._closed = None, True
@@ -98,7 +99,7 @@ class DeferredRemovals:
     def _open_if_large(
         self, path: Path | str, directory: int | None, in_use_inodes: Collection[int]
     ) -> int | None:
-        """A descriptor of a large file. None for a small one, or without a free descriptor."""
+        """Return a descriptor of a large file; None for a small one, or without a free descriptor."""
         waiting_max = min(WAITING_FILES_MAX, limit() // DESCRIPTORS_DIVISOR)
         if self._closed or len(self._waiting) >= waiting_max:
             return None
@@ -140,7 +141,7 @@ class DeferredRemovals:
                     self._rate.end_work()
                     return
                 descriptor, size = self._waiting[0]
-            with contextlib.suppress(OSError):  # then it is freed by closing its descriptor
+            with contextlib.suppress(OSError):  # closing its descriptor then frees it
                 self._free_in_slices(descriptor, size)
             with self._lock:
                 self._waiting.popleft()
@@ -148,9 +149,9 @@ class DeferredRemovals:
             _close(descriptor)
 
     def _free_in_slices(self, descriptor: int, size: int) -> None:
-        """Cut the file to nothing, in slices, unless there is a hurry."""
+        """Truncate the file to nothing in slices, unless it must be freed at once."""
         if os.fstat(descriptor).st_nlink:
-            return  # it has another name, and all its bytes are somebody's
+            return  # it has another name, and keeps all its bytes
         while size > 0 and not self._must_hurry(descriptor):
             if quiet_s := self._rate.pause_s(time.monotonic()):
                 self._closed_event.wait(min(quiet_s, PAUSE_S_MAX))
@@ -172,5 +173,5 @@ class DeferredRemovals:
 
 
 def _close(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # it is closed anyway
+    with contextlib.suppress(OSError):  # the descriptor is closed in any case
         os.close(descriptor)

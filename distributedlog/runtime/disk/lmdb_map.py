@@ -2,7 +2,8 @@
 
 - All handles of a process share one environment per path. If a process opens it twice, LMDB loses its file
   locks.
-- Reads copy their results within one synchronous call. A reader that is kept over an ``await`` pins pages.
+- Reads copy their results within one synchronous call. A reader that is kept over an ``await`` pins pages
+  forever.
 - Every transaction is synced. Without syncs, 20 of 25 power cuts broke the map.
 - The map size is 64 GiB from the start. The file is sparse, and resizing under open transactions is
   undefined.

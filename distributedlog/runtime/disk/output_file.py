@@ -1,9 +1,9 @@
-"""Write output under a name that a user gave: the only place that decides what such a write may replace.
+"""Write output under a name that a user gave, and decide which existing files such a write may replace.
 
-A regular file is replaced atomically: a reader sees the old content or the new one, and a write that fails
-leaves the old one. A symbolic link stays; the file that it leads to is replaced. A character device, a pipe
-and an open descriptor of this process (``-``, ``/dev/stdout``) receive the bytes as a stream. Nothing else
-is written to: a rename over ``/dev/null`` would make an ordinary file of it for every program.
+A regular file is replaced atomically. A reader sees the old content or the new one, and a failed write leaves
+the old one. A symbolic link stays, and its target is replaced. A character device, a pipe and an open
+descriptor of this process (``-``, ``/dev/stdout``) receive the bytes as a stream. Nothing else is written to.
+A rename over ``/dev/null`` would make an ordinary file of it for every program.
 """
 
 import contextlib
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 STANDARD_OUTPUT = "-"
 PARTIAL_SUFFIX = ".part"
-"""The suffix of a file that is being written. Each write has its own name, so that two never mix."""
+"""The suffix of a file while it is written. Each write uses its own name, so that two never mix."""
 SECRET_MODE, MODE = 0o600, 0o666
-"""Of a new file, the second one without the bits of the process's umask."""
+"""The modes of new files; the second one without the bits of the process's umask."""
 SYNC_BYTES = 4 * 1024 * 1024
-"""Synced so often, because a node's sync on the same disk waits for what one sync writes (H25)."""
+"""The data is synced after this many bytes, because a node's sync on the same disk waits for the data of one
+sync (H25)."""
 LINKS_MAX = 40
 READER_WAIT_S, READER_POLL_S = 30.0, 0.05
 """A pipe's reader may be started after its writer."""
 NAME_CHARS_MAX = 60
-"""Of a file's name in the name of the file that is being written: a name has at most 255 bytes."""
+"""The characters of the file name that the temporary name contains; a name has at most 255 bytes."""
 _DESCRIPTORS = re.compile(r"/dev/fd|/proc/([0-9]+)(?:/task/[0-9]+)?/fd")
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
@@ -51,15 +52,19 @@ class Destination:
     given_name: str
     """The name as the user gave it."""
     file: Path | None = None
-    """The regular file that is made or replaced; no part of the path is a link."""
+    """The regular file that is created or replaced; no part of the path is a link."""
     exists: bool = False
-    """It exists, and is replaced."""
+    """Whether the file exists and is replaced."""
     stream: str | int | None = None
     """The device or pipe, or the number of an open descriptor."""
 
 
 def resolve_destination(path: Path | str) -> Destination:
-    """Decide what a write to ``path`` does. Raises `InvalidRequest` for what no output is written to."""
+    """Determine what a write to ``path`` does.
+
+    Raises:
+        InvalidRequest: Nothing can be written to it, such as a directory.
+    """
     named = os.fspath(path)
     if named == STANDARD_OUTPUT:
         return Destination(named, stream=1)
@@ -86,12 +91,12 @@ class OutputFile:
 
     def __init__(self, target: Destination, descriptor: int, unfinished: Path | None) -> None:
         self.unfinished = unfinished
-        """The file that is being written; None if it is a stream, which cannot be read back."""
+        """The file that is being written; None for a stream, which cannot be read back."""
         self._destination = target
         self._descriptor = descriptor
         self._unsynced_bytes = 0
         self.in_thread = False
-        """A thread writes, or was abandoned while it did."""
+        """Whether a thread writes, or was abandoned during a write."""
 
     def write(self, data: "Buffer") -> None:
         """Write all of it. Raises `DiskFull`, `DiskFailed`."""
@@ -108,7 +113,7 @@ class OutputFile:
             raise _disk_error(error, f"{self._destination.given_name}: writing it") from error
 
     async def write_in_thread(self, data: "Buffer") -> None:
-        """The same without holding the event loop: a pipe's reader may be slow, and connections live on."""
+        """Write without blocking the event loop, because a pipe's reader may be slow."""
         import trio  # here: a command that writes no file does not load it
 
         self.in_thread = True
@@ -120,11 +125,18 @@ class OutputFile:
 def output_file(
     path: Path | str, *, secret: bool = False, reader_wait_s: float = READER_WAIT_S
 ) -> Iterator[OutputFile]:
-    """Write to ``path`` as the module states it. The file has its name when the block ends without an error.
+    """Write to ``path`` as the module describes. The file gets its name if the block ends without an error.
 
-    A replaced file keeps its mode. With ``secret`` only its owner may read it, from the beginning. A pipe
-    must have a reader within ``reader_wait_s``. Raises `InvalidRequest` if ``path``
-    cannot be written to, `DiskFull`, `DiskFailed`.
+    Args:
+        path: The destination.
+        secret: Only the owner can read the file, from the beginning. Otherwise, a replaced file keeps its
+            mode.
+        reader_wait_s: How long to wait for the reader of a pipe.
+
+    Raises:
+        InvalidRequest: ``path`` cannot be written to.
+        DiskFull: There is no space left.
+        DiskFailed: A write or sync failed, or the reader of the pipe ended.
     """
     target = resolve_destination(path)
     if target.file is not None:
@@ -209,7 +221,7 @@ def _disk_error(error: OSError, what: str) -> DiskFailed:
 
 
 def _copy_owner_and_mode(descriptor: int, old_stat: os.stat_result) -> None:
-    """Give the new file the mode of the old one, and its owner: only root may do the second."""
+    """Copy the mode of the old file to the new one, and its owner, which only root can change."""
     with contextlib.suppress(OSError):
         os.fchown(descriptor, old_stat.st_uid, old_stat.st_gid)
     with contextlib.suppress(
@@ -232,7 +244,10 @@ def _open_stream(target: Destination, reader_wait_s: float) -> int:
 
 
 def _open_when_read(stream: str, deadline: float) -> int:
-    """Open a pipe when it has a reader, or a device. A blocking open would wait forever. Raises `OSError`."""
+    """Open a device, or a pipe when it has a reader. Raises `OSError`.
+
+    A blocking open would wait forever.
+    """
     flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     while True:
         try:
@@ -247,9 +262,9 @@ def _open_when_read(stream: str, deadline: float) -> int:
 
 
 def _descriptor_number(path: str) -> int | None:
-    """The number of the open descriptor of this process that ``path`` leads to, otherwise None.
+    """Return the number of the open descriptor of this process that ``path`` leads to, or None.
 
-    It must not be opened by name: that begins at its start again, and fails for a socket.
+    It must not be opened by name, which would start at the beginning of a file and fails for a socket.
     """
     for _ in range(LINKS_MAX):
         directory, name = os.path.split(path)
@@ -272,7 +287,7 @@ def _raise_not_writable(given_name: str, kind: str) -> NoReturn:
 
 
 def _sync_names(directory: Path) -> None:
-    """Make the rename durable, where the directory may be opened."""
+    """Make the rename durable if the directory can be opened."""
     with contextlib.suppress(OSError):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

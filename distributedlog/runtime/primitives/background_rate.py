@@ -1,10 +1,10 @@
-"""The rate of background work, adapted to the latency of writers (pure).
+"""Adapt the rate of background work to the latency of writers (pure).
 
-Used by the compaction of a bookie, which notes how long commits take, and by the removal of large files,
-which notes how long syncs of their disk take.
+It is used by the compaction of a bookie, which records the latency of commits, and by the removal of large
+files, which records the latency of syncs on their disk.
 
-A round has 10 s. Its first second has no background work, and the commits in it are the baseline (H100: no
-baseline is learned during work). Much slower commits in the rest of the round halve the rate, and equally
+A round takes 10 s. Its first second has no background work, and its commits are the baseline (H100: no
+baseline is measured during work). Much slower commits in the rest of the round halve the rate, and equally
 fast ones raise it. A lower limit keeps a noisy neighbor from stopping the work.
 """
 
@@ -16,11 +16,11 @@ MIB = 1024 * 1024
 BASELINE_S = 1.0
 WORK_S = 9.0
 RATE_MIN = 8 * MIB
-"""Bytes read and written a second."""
+"""Bytes per second, reads and writes together."""
 RATE_MAX = 256 * MIB
 RATE_STEP = 4 * MIB
 BASELINE_COMMITS_MIN = 10
-"""Of fewer in a second nothing is learnt: hardly anybody writes."""
+"""Fewer commits per second are not measured, because there is almost no writer."""
 BASELINE_ROUNDS = 6
 SLOWER_FACTOR, FASTER_FACTOR = 1.7, 1.3
 LATENCY_SLACK_S = 0.001
@@ -28,23 +28,26 @@ LOAD_CHANGE_FACTOR = 2.0
 
 
 class Pacer:
-    """The rate of one bookie's work in the background, from how long commits take."""
+    """The rate of background work, computed from the latency of commits."""
 
     def __init__(self) -> None:
         self.rate: float = RATE_MIN
-        """Bytes a second."""
+        """Bytes per second."""
         self._baselines: deque[float] = deque(maxlen=BASELINE_ROUNDS)
-        """The 99th percentiles of the last seconds without work."""
+        """The 99th percentiles of the last seconds without background work."""
         self._commits_per_s = 0.0
-        """Commits a second, then."""
+        """The rate of commits in the last second without background work."""
 
     @property
     def baseline_s(self) -> float | None:
-        """The p99 latency of commits without background work, or None without writers."""
+        """The p99 latency of commits without background work in seconds, or None without writers."""
         return median(self._baselines) if self._baselines else None
 
     def record_baseline_round(self, latencies: Sequence[float]) -> None:
-        """A second without work has ended. ``commits``: their latencies, in seconds."""
+        """Record a second without background work.
+
+        ``latencies`` are those of its commits, in seconds.
+        """
         if len(latencies) < BASELINE_COMMITS_MIN:
             self._baselines.clear()
             return
@@ -59,12 +62,15 @@ class Pacer:
         self._baselines.append(p99(latencies))
 
     def record_work_round(self, latencies: Sequence[float]) -> None:
-        """A round of work has ended. ``commits``: their latencies, in seconds."""
+        """Adapt the rate after a round of background work.
+
+        ``latencies`` are those of its commits, in seconds.
+        """
         baseline = self.baseline_s
         if baseline is None and len(latencies) < BASELINE_COMMITS_MIN:
             self.rate = min(RATE_MAX, self.rate * 2)
         elif baseline is None:
-            return  # these writers began during the work, and have no baseline
+            return  # these writers started during the work, and have no baseline
         elif len(latencies) < BASELINE_COMMITS_MIN:
             return
         elif p99(latencies) > SLOWER_FACTOR * baseline + LATENCY_SLACK_S:
@@ -74,9 +80,9 @@ class Pacer:
 
 
 class BackgroundRate:
-    """The rounds of one piece of work, for a caller that asks before each step of it.
+    """The rounds of one background task, which calls `pause_s` before each step.
 
-    Of another thread than the one that asks only `record_latency` may be called.
+    Other threads may only call `record_latency`.
     """
 
     def __init__(self) -> None:
@@ -86,11 +92,11 @@ class BackgroundRate:
         self._round_ends: float | None = None
 
     def record_latency(self, latency_s: float) -> None:
-        """A sync or commit took so long."""
+        """Record the latency of a sync or commit in seconds."""
         self._latencies.append(latency_s)
 
     def pause_s(self, now: float) -> float:
-        """How long to wait before the next call. If it is 0, do the next step at `Pacer.rate`."""
+        """Return how long to wait before the next call. If it is 0, do the next step at `Pacer.rate`."""
         if self._quiet_until is None:
             if self._round_ends is not None and now < self._round_ends:
                 return 0.0
@@ -106,10 +112,10 @@ class BackgroundRate:
         return 0.0
 
     def end_work(self) -> None:
-        """The work is done. Later work begins with a quiet second."""
+        """Record the end of the work. Later work starts with a second for the baseline."""
         self._latencies, self._quiet_until, self._round_ends = [], None, None
 
 
 def p99(values: Sequence[float]) -> float:
-    """The 99th percentile of some values, at least one."""
+    """Return the 99th percentile of at least one value."""
     return sorted(values)[(len(values) * 99 - 1) // 100]

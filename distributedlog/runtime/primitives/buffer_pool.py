@@ -1,37 +1,41 @@
-"""Large buffers that are used again once nobody looks at them any more (pure).
+"""Large buffers that are reused when they have no views any more (pure).
 
-A fresh megabyte is zeroed and faulted in page by page, which costs as much as reading into it. Python knows
-whether a `bytearray` is looked at: it refuses to change its length while a memoryview of it, or of a part
-of it, is alive. So what is given out stays its taker's own for as long as any view lives (H16), and no
-one has to give anything back.
+A new megabyte is zeroed and mapped page by page, which costs as much as reading into it. Python refuses to
+resize a `bytearray` while a memoryview of it, or of a part of it, exists. By this, the pool detects whether a
+buffer is in use. So a buffer belongs to its user as long as any view exists (H16), and users need not return
+buffers.
 
-Of those that are free the one that was taken last is used: its bytes are still in the core's caches, where
-going round through all of them would find none.
+Among free buffers, the most recently used one is taken, because its bytes are still in the CPU caches.
 
-Takers who keep a little more than what is kept here, the oldest first, must not find nothing: so what is
-kept stays the same, and those beyond it are fresh each time. What nobody has taken for long is given up for
-a fresh one now and then, or views that live for ever would hold all places.
+If users hold slightly more buffers than the pool keeps, a strict order of replacement would find no free
+buffer. So the kept buffers stay, and the buffers beyond them are new each time. From time to time, the buffer
+that was not reused for the longest time is replaced by a new one. Otherwise, views that exist forever could
+occupy all places.
 """
 
 from collections import deque
 
 SMALL_SIZE_DIVISOR = 16
-"""What takes less than this part of a buffer gets none: it would keep the rest from being used."""
+"""A request for less than this fraction of a buffer does not use the pool, since it would block the rest of
+the buffer."""
 
 
 class BufferPool:
-    """Gives out views of ``buffer_bytes`` at most out of ``buffers_max`` kept buffers, or of fresh ones."""
+    """Views of at most ``buffer_bytes``, from ``buffers_max`` reused buffers or from new ones."""
 
     def __init__(self, buffer_bytes: int, buffers_max: int) -> None:
         self._buffer_bytes = buffer_bytes
         self._buffers_max = buffers_max
         self._buffers: deque[bytearray] = deque()
-        """Those that were taken last are last."""
+        """The most recently used ones are last."""
         self._misses = 0
-        """How often all were looked at since one of them was given up."""
+        """How often no buffer was free since one was replaced."""
 
     def acquire(self, size: int) -> memoryview:
-        """Writable memory of ``size`` bytes, whatever they hold. What is small or very large is fresh."""
+        """Return writable memory of ``size`` bytes with any content.
+
+        Small and very large requests get new memory.
+        """
         if not self._buffer_bytes // SMALL_SIZE_DIVISOR <= size <= self._buffer_bytes:
             return memoryview(bytearray(size))
         buffers = self._buffers
@@ -47,13 +51,13 @@ class BufferPool:
             if self._misses < self._buffers_max:
                 return memoryview(buffer)[:size]
             self._misses = 0
-            buffers.popleft()  # its views keep it alive; it does not come back
+            buffers.popleft()  # its views keep it alive, but the pool no longer has it
         buffers.append(buffer)
         return memoryview(buffer)[:size]
 
 
 def _has_no_views(buffer: bytearray) -> bool:
-    """Is there no view of it? Its length is changed back and forth: nothing is moved or allocated."""
+    """Return whether a buffer has no views. Changing its length by one and back moves no memory."""
     try:
         last = buffer.pop()
     except BufferError:

@@ -1,9 +1,9 @@
-"""Wall time that no jump moves at once: what ends by the clock goes by it (H237).
+"""Wall time that follows jumps of the wall clock only slowly, for expiration times (H237).
 
-It goes on with the monotonic clock and never back, and follows the wall clock by at most `CATCH_UP_RATE` of
-what has passed: where that jumps by an hour, in either direction, this one is wrong by five minutes after an
-hour, and whoever sets the clock right before has lost nothing. A clock that is wrong at the start is
-believed.
+It advances with the monotonic clock and never decreases. It approaches the wall clock by at most
+`CATCH_UP_RATE` of the elapsed time. If the wall clock jumps by an hour in either direction, this clock is
+wrong by five minutes after an hour, so an operator has time to correct the wall clock. A wrong wall clock at
+the start is accepted.
 """
 
 from collections.abc import Callable
@@ -14,18 +14,19 @@ from ..interfaces.host import Host
 
 CATCH_UP_RATE = 1 / 12
 STEP_S_MAX = 60.0
-"""Who looks less often follows more slowly, or a jump just before a look would be taken in at once."""
+"""A clock that is read less often follows more slowly. Otherwise, it would accept a jump shortly before a
+read at once."""
 
 
 class SteadyClock:
-    """Of one node (pure). Times are seconds."""
+    """The clock of one node (pure). Times are in seconds."""
 
     def __init__(self, wall_s: float, now: float) -> None:
         self._time_s = wall_s
         self._updated_at = now
 
     def time_s(self, wall_s: float, now: float) -> float:
-        """Seconds since 1970; ``now`` is the monotonic clock's, and does not go back."""
+        """Return the seconds since 1970. ``now`` is the time of the monotonic clock."""
         elapsed_s = now - self._updated_at
         self._updated_at = now
         unadjusted_s = self._time_s + elapsed_s
@@ -37,6 +38,6 @@ class SteadyClock:
 
 
 def steady_time(host: Host) -> Callable[[], float]:
-    """Such a clock of that host, from now on; it wants to be asked once in `STEP_S_MAX`."""
+    """Return a function that reads such a clock of a host. Call it at least once per `STEP_S_MAX`."""
     clock = SteadyClock(host.wall_ms() / 1000, trio.current_time())
     return lambda: clock.time_s(host.wall_ms() / 1000, trio.current_time())

@@ -1,16 +1,16 @@
-"""A trio run in a background thread: what the blocking and asyncio faces stand on.
+"""A trio run in a background thread, on which the blocking and asyncio APIs are built.
 
-Calls of moment (open, close, read) are a task each: `Background.run`, or `submit` for whoever does not
-block. What happens per record is a callback (`post`): callbacks gather in a deque, and a burst of them
-costs one wake-up of the loop (`CallbackQueue`).
+Longer calls (open, close, read) are one task each: `Background.run`, or `submit` for callers that do not
+block. Work per record is a callback (`post`). Callbacks gather in a deque, and a burst of them costs one
+wakeup of the event loop (`CallbackQueue`).
 
-Signal handlers and finalizers interrupt the code of their thread at any point. The loop never blocks on a
-lock that a caller holds. A call that would wait for a step that its own thread has interrupted raises
-`InvalidRequest` (`Background.check_may_wait`). The loop itself calls no users' code: other threads call
+Signal handlers and finalizers interrupt the code of their thread at any point. The event loop never blocks on
+a lock that a caller holds. A call that would wait for a step that its own thread has interrupted raises
+`InvalidRequest` (`Background.check_may_wait`). The event loop itself calls no users' code: other threads call
 callbacks and handle log lines (`CallbackThread`).
 
-The thread is a daemon, and stopped when the interpreter exits. The exit waits for submitted records for
-`EXIT_S_MAX`. A child of ``fork()`` has no such thread: its first call raises an error (H15).
+The thread is a daemon thread, and stops when the interpreter exits. The exit waits for submitted records for
+`EXIT_S_MAX`. A child of ``fork()`` has no such thread, and its first call raises an error (H15).
 """
 
 import atexit
@@ -42,27 +42,28 @@ from ..interfaces.log_lines import get_logger, start_queueing_lines, stop_queuei
 from ..process.fork_safety import forked_message, watch_forks
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a computing thread may keep the interpreter from the loop: 5 ms by default, which makes a
-write of 0.1 ms one of 10 ms beside a busy main thread (H27, measured)."""
+"""How long a computing thread may keep the interpreter from the event loop. With the default of 5 ms, a write
+of 0.1 ms takes 10 ms next to a busy main thread (H27)."""
 EXIT_S_MAX = 5.0
-"""How long the interpreter's exit waits for submitted records, and then for the loop to end."""
+"""How long the interpreter's exit waits for submitted records, and then for the event loop to end."""
 DROP_CHECK_INTERVAL_S = 0.5
-"""How often the loop looks for what was dropped and whose finalizer was interrupted."""
+"""How often the event loop checks for dropped objects whose finalizer was interrupted."""
 CALLBACK_WAIT_MAX_S = 2.0
-"""How long the end of a loop waits for users' callbacks, and for handlers of log lines."""
+"""How long the end of an event loop waits for users' callbacks, and for handlers of log lines."""
 LOGS_NAMED_MAX = 5
-"""Logs that a line about lost records names."""
+"""The number of logs that a line about lost records names."""
 LOG_LINES_MAX = 10_000
-"""Log lines that wait for their handlers; those beyond are dropped and counted."""
+"""The number of log lines that wait for their handlers. Further lines are dropped and counted."""
 
 WAKE_BYTES_READ = 4096
-"""Wake-ups that are taken for one; more of them wake the loop again."""
+"""The number of wakeups that are handled as one; further ones wake the event loop again."""
 
 Mutex = threading.RLock
-"""Guards what a face's callers and its loop both touch; held for a few statements, never while waiting.
+"""Guards data that an API's callers and its event loop share. It is held for a few statements, never while
+waiting.
 
-Reentrant, because a signal handler or a finalizer may interrupt those statements and call again. Each entry
-checks for that and raises (`has_interrupted`): blocking there would never end.
+It is reentrant, because a signal handler or a finalizer may interrupt those statements and call again. Each
+entry checks for that and raises an error (`has_interrupted`), because blocking there would never end.
 """
 
 P = ParamSpec("P")
@@ -79,19 +80,23 @@ _UNINTERRUPTED: set[CodeType] = set()
 
 
 def uninterrupted(function: F) -> F:
-    """Mark a method that must end before another call of the same thread can wait for the loop.
+    """Mark a method that must end before another call of the same thread can wait for the event loop.
 
-    Its object is a `Background`, or has one as ``_background``. The mark costs its calls nothing.
+    Its object is a `Background`, or has one as ``_background``. The mark adds no cost to calls.
     """
     _UNINTERRUPTED.add(function.__code__)
     return function
 
 
 def has_interrupted(background: "Background", depth: int = 0) -> bool:
-    """Whether this thread has interrupted a method that is marked `uninterrupted`, of this client.
+    """Return whether this thread has interrupted a method of this client that is marked `uninterrupted`.
 
-    True in a signal handler or a finalizer that runs in the middle of one: Python calls it on top of that
-    frame. ``depth``: how many frames above the caller's are not looked at.
+    This is the case in a signal handler or a finalizer that runs in the middle of such a method, because
+    Python calls it on top of that frame.
+
+    Args:
+        background: The client.
+        depth: The number of frames above the caller's that are skipped.
     """
     frame = sys._getframe(depth + 1)
     while (frame := frame.f_back) is not None:  # type: ignore[assignment]
@@ -103,23 +108,27 @@ def has_interrupted(background: "Background", depth: int = 0) -> bool:
 
 
 class CallbackQueue:
-    """Callbacks on their way into another thread's loop; one wake-up a burst.
+    """Callbacks for another thread's event loop, with one wakeup per burst.
 
-    ``wake`` has the loop call `drain` soon. Callbacks run in the order they were posted, and must not raise.
+    ``wake`` makes the loop call `drain` soon. Callbacks run in the order of their posts, and must not raise.
     """
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self._wake = wake
         self._posted: deque[Callable[[], object]] = deque()
         self._wake_pending = False
-        """A drain is on its way, or its caller is about to wake the loop for one."""
+        """True if a drain will follow, or if a thread is about to wake the loop for one."""
 
     def post(self, callback: Callable[[], object], *, urgent: bool = False) -> None:
-        """Have ``callback`` called in the loop, soon. From any thread. Raises as ``wake`` does.
+        """Call ``callback`` in the event loop soon. From any thread. Raises the errors of ``wake``.
 
-        There is no lock: a signal handler or a finalizer may interrupt this anywhere and post too, and the
-        loop does not wait for either. ``urgent``: wake the loop in any case, because the thread that was to
-        wake it may be in such a handler for long.
+        There is no lock. A signal handler or a finalizer may interrupt this method anywhere and post too, and
+        the loop waits for neither.
+
+        Args:
+            callback: The callback.
+            urgent: Wake the loop in any case, because the thread that should wake it may be in such a handler
+                for long.
         """
         self._posted.append(callback)
         if urgent or not self._wake_pending:
@@ -127,26 +136,27 @@ class CallbackQueue:
                 self._wake_pending = True
                 self._wake()
             except BaseException:
-                self._wake_pending = False  # also after an interrupt: the next post wakes the loop
+                self._wake_pending = False  # after an interrupt too, the next post wakes the loop
                 raise
 
     def drain(self) -> None:
-        """In the loop: call what was posted so far."""
+        """Call all callbacks that were posted so far, in the event loop."""
         self._wake_pending = False  # later posts wake the loop again
         for _ in range(len(self._posted)):
             self._posted.popleft()()
 
 
 def _send_wakeup(sender: socket.socket) -> None:
-    with contextlib.suppress(BlockingIOError):  # it has enough to wake up for
+    with contextlib.suppress(BlockingIOError):  # the full socket already wakes the loop
         sender.send(b"\0")
 
 
 class CrossThreadFuture(Generic[T]):
-    """What the loop gives to a thread that waits for it. Set once, by the loop.
+    """A result that the event loop passes to a waiting thread. The loop sets it once.
 
-    No `concurrent.futures.Future`: its condition is Python code, and an interrupt (Ctrl-C) in the middle of
-    it leaves it locked for ever; the loop, which needs it to tell, would stand still. Here it takes no lock.
+    This is not a `concurrent.futures.Future`. The condition of that class is Python code, and an interrupt
+    (Ctrl-C) in the middle of it leaves it locked forever. The event loop needs that lock to set the result,
+    and would block. Here, the loop takes no lock.
     """
 
     __slots__ = ("_callbacks", "_done_lock", "_error", "_value", "is_done")
@@ -160,37 +170,41 @@ class CrossThreadFuture(Generic[T]):
         self._done_lock.acquire()
 
     def set(self, value: T) -> None:
-        """Here it is; nothing where there is an outcome."""
+        """Set the value, unless there is an outcome already."""
         if not self.is_done:
             self._value = value
             self._finish()
 
     def fail(self, error: BaseException) -> None:
-        """Here is why not; nothing where there is an outcome."""
+        """Set an error, unless there is an outcome already."""
         if not self.is_done:
             self._error = error
             self._finish()
 
     def wait(self, timeout_s: float | None = None) -> T:
-        """The value, or the error raised. `TimeoutError` where there is none in time."""
+        """Wait for the outcome, and return the value or raise the error.
+
+        Raises:
+            TimeoutError: There is no outcome within ``timeout_s``.
+        """
         if not self.is_done and self._done_lock.acquire(
             timeout=-1 if timeout_s is None else max(0.0, timeout_s)
         ):
-            self._done_lock.release()  # for whoever waits beside
+            self._done_lock.release()  # for other waiting threads
         if not self.is_done:
             raise TimeoutError
         return self.result()
 
     def result(self) -> T:
-        """The value, or the error raised, of an outcome that is there."""
-        assert self.is_done, "asked before it is there"
+        """Return the value or raise the error of an existing outcome."""
+        assert self.is_done, "the outcome is not set yet"
         if self._error is not None:
             raise self._error
         value: T = self._value
         return value
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Have it called once, by the loop, or here where the outcome is there. It must not raise."""
+        """Call a callback once, in the event loop, or here if the outcome exists. It must not raise."""
         self._callbacks.append(callback)
         if self.is_done:
             self._run_callbacks()
@@ -212,22 +226,22 @@ class CrossThreadFuture(Generic[T]):
 class MonotonicClock(trio.abc.Clock):
     """The monotonic clock, with the function that the `time` module had when this module was loaded.
 
-    The default clock of trio finds its function in a module, and freezegun replaces it there. Then no timeout
-    would ever end.
+    Trio's default clock looks up its function in a module, where freezegun replaces it. Then no timeout would
+    ever end.
     """
 
     def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:
         self._seconds = seconds
 
     def start_clock(self) -> None:
-        """Nothing: it runs."""
+        """Do nothing, because the clock runs already."""
 
     def current_time(self) -> float:
-        """Seconds since some moment."""
+        """Return seconds since an arbitrary time."""
         return self._seconds()
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Seconds until then."""
+        """Return the seconds until the deadline."""
         return deadline - self.current_time()
 
 
@@ -246,34 +260,39 @@ def check_threads_are_real() -> None:
 
 
 class CallbackThread:
-    """Calls users' code in a separate thread, in order. That code may take long, or wait for the loop."""
+    """Call users' code in a separate thread, in order.
+
+    That code may take long, or wait for the event loop.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._has_ended = False
-        """The thread has ended: `put` makes the calls."""
+        """True when the thread has ended; `put` then makes the calls."""
 
     def __len__(self) -> int:
-        """How many calls wait."""
+        """Return the number of waiting calls."""
         return self._calls.qsize()
 
     def put(self, call: Callable[[], object]) -> None:
-        """Have it called. From any thread; waits for nothing while the thread runs."""
+        """Call ``call`` in the thread. From any thread; does not wait while the thread runs."""
         self._calls.put(call)
         if self._has_ended:
             self._make_calls(wait=False)
 
     def start(self) -> None:
-        """Start the thread, once; before the loop runs, which must not wait for the lock in here."""
+        """Start the thread once, before the event loop, which must not wait for the lock in this call."""
         if not self._has_ended:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
     def end(self, *, wait: bool = True) -> None:
-        """Have what is here called, and end the thread; waits for `CALLBACK_WAIT_MAX_S`, except in that
-        thread."""
+        """Make the waiting calls, and end the thread.
+
+        Waits for `CALLBACK_WAIT_MAX_S`, except in that thread itself.
+        """
         thread = self._thread
         if thread is None:
             self._has_ended = True
@@ -286,39 +305,44 @@ class CallbackThread:
     def _run(self) -> None:
         self._make_calls(wait=True)
         self._has_ended = True
-        self._make_calls(wait=False)  # calls that were put before `_over` was set
+        self._make_calls(wait=False)  # calls that were put before `_has_ended` was set
 
     def _make_calls(self, *, wait: bool) -> None:
         with contextlib.suppress(Empty):
             while (call := self._calls.get(block=wait)) is not None:
                 try:
                     call()
-                except BaseException:  # an exit, too, is not this thread's to decide
+                except BaseException:  # users' code must not end this thread by an exit either
                     with contextlib.suppress(Exception):
-                        traceback.print_exc()  # not a log line: it may be a handler of those that failed
+                        traceback.print_exc()  # not a log line: a handler of log lines may have failed
 
 
 class UnsettledWrites(Protocol):
     """A buffer of submitted records, for the end of its namespace or of the interpreter."""
 
     name: str
-    """Of the log."""
+    """The name of the log."""
 
     async def settle(self) -> None:
-        """In the loop: wait until the outcome of each record is known. Raises no `DistributedLogError`."""
+        """Wait, in the event loop, until the outcome of each record is known.
+
+        Raises no `DistributedLogError`.
+        """
         ...
 
     @property
     def not_durable(self) -> int:
-        """How many of the records that were taken are not known to be durable."""
+        """The number of accepted records that are not known to be durable."""
         ...
 
 
 class Background:
-    """A trio run in a thread of its own. ``name`` is the thread's, for whoever lists threads.
+    """A trio run in a separate thread.
 
-    ``quick_switches`` sets the interpreter's switch interval to half a millisecond, for the whole
-    process and for good (H27).
+    Args:
+        name: The name of the thread.
+        quick_switches: Set the interpreter's switch interval to half a millisecond, for the whole process and
+            permanently (H27).
     """
 
     def __init__(self, name: str = "distributedlog", *, quick_switches: bool = False) -> None:
@@ -326,23 +350,23 @@ class Background:
         self._quick_switches = quick_switches
         self._thread: threading.Thread | None = None
         self._ident = 0
-        """Of that thread, while it runs."""
+        """The identifier of that thread while it runs."""
         self._callback_queue: CallbackQueue | None = None
         self._sockets: tuple[socket.socket, ...] = ()
-        """They wake the loop."""
+        """A socket pair that wakes the event loop."""
         self._nursery: trio.Nursery | None = None
         self._failure: BaseException | None = None
         self._pending_outcomes: set[CrossThreadFuture[Any]] = set()
         self._started = False
-        """`Thread.start` has come back. Interrupted, the thread may run, or stand still for ever."""
+        """True if `Thread.start` has returned. If it was interrupted, the thread may run, or never start."""
         self._stopping = False
-        """Whatever runs, or will, has to end."""
+        """True if all present and future calls must end."""
         self._closed_reason = f"{name}: the background loop was not started"
         self._close_on_drop: dict[weakref.ref[object], Callable[[], Awaitable[object]]] = {}
         self._dropped_refs: deque[weakref.ref[object]] = deque()
         self._users: set[weakref.ref[object]] = set()
         self._had_user = self._is_ending = False
-        """There was a user; there is none any more, and the loop ends."""
+        """True if there was a user object and all of them were dropped, so that the event loop ends."""
         self._writes: weakref.WeakSet[UnsettledWrites] = weakref.WeakSet()
         self._lost_records: dict[str, int] = {}
         """Records that were not known to be durable when their writer was dropped, by log."""
@@ -351,7 +375,7 @@ class Background:
         self._dropped_lines = 0
 
     def start(self) -> None:
-        """Start the thread; return when it takes calls. Once only."""
+        """Start the thread, and return when it accepts calls. Only once."""
         assert self._thread is None, "started once only"
         check_threads_are_real()
         if self._quick_switches:
@@ -368,10 +392,13 @@ class Background:
         watch_forks(self)
 
     def run(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
-        """Have it called in the loop, and wait for what it gives. From any thread but the loop's own.
+        """Run a call in the event loop and return its result. From any thread except that of the loop.
 
-        Interrupted (Ctrl-C), it is cancelled. Raises `AlreadyClosed` when the loop is not running, or
-        is stopped meanwhile.
+        If the caller is interrupted (Ctrl-C), the call is cancelled.
+
+        Raises:
+            AlreadyClosed: The event loop does not run, or was stopped during the call.
+            InvalidRequest: Waiting here would last forever (`check_may_wait`).
         """
         self.check_may_wait()
         outcome: CrossThreadFuture[T] = CrossThreadFuture()
@@ -384,16 +411,18 @@ class Background:
             raise
 
     def wait(self, outcome: CrossThreadFuture[T], timeout_s: float | None = None) -> T:
-        """Wait for what the loop gives; as `CrossThreadFuture.wait`. Raises `InvalidRequest` as
-        `check_may_wait`."""
+        """Wait for an outcome as `CrossThreadFuture.wait` does.
+
+        Raises `InvalidRequest` as `check_may_wait` does.
+        """
         self.check_may_wait()
         return outcome.wait(timeout_s)
 
     def check_may_wait(self) -> None:
-        """Raise `InvalidRequest` where waiting for the loop in this thread would last for ever.
+        """Raise `InvalidRequest` if waiting for the event loop in this thread would last forever.
 
-        That is in the loop's own thread, where a finalizer may run, and on top of a step of this client that
-        the loop needs: a signal handler or a finalizer has interrupted it.
+        This is the case in the loop's own thread, where a finalizer may run. It is also the case in a signal
+        handler or a finalizer that has interrupted a step of this client that the loop needs.
         """
         if threading.get_ident() == self._ident:
             raise InvalidRequest(f"{self.name}: a blocking call in the loop that would serve it")
@@ -403,17 +432,17 @@ class Background:
             )
 
     def submit(self, call: Callable[..., Awaitable[T]], *args: object) -> "Future[T]":
-        """Have ``call(*args)`` run in the loop as a task. Cancelling the future cancels it.
+        """Run ``call(*args)`` in the event loop as a task. Cancelling the future cancels it.
 
-        Raises `AlreadyClosed`; so does the future when the loop is stopped meanwhile. For threads that no
-        signal interrupts (see `CrossThreadFuture`).
+        Raises `AlreadyClosed`, as the future does when the loop is stopped. For threads that no signal
+        interrupts (see `CrossThreadFuture`).
         """
         future: Future[T] = Future()
         outcome: CrossThreadFuture[T] = CrossThreadFuture()
         scope = trio.CancelScope()
 
         def settle() -> None:
-            with contextlib.suppress(InvalidStateError):  # cancelled at the last moment
+            with contextlib.suppress(InvalidStateError):  # the future was cancelled concurrently
                 try:
                     future.set_result(outcome.result())
                 except InvalidStateError:
@@ -433,28 +462,26 @@ class Background:
         call: Callable[..., Awaitable[T]],
         *args: object,
     ) -> None:
-        """Have ``call(*args)`` run in the loop as a task, in ``scope``. Raises `AlreadyClosed`.
+        """Start ``call(*args)`` in the event loop as a task, in ``scope``. Raises `AlreadyClosed`.
 
-        The outcome is set in any case, with `AlreadyClosed` where it was cancelled or the loop is stopped.
+        The outcome is always set, with `AlreadyClosed` if the call was cancelled or the loop is stopped.
         """
-        # Before the look at whether the loop runs: whoever ends it looks here.
+        # Before the check whether the loop runs, because the end of the loop fails these outcomes.
         self._pending_outcomes.add(outcome)
         try:
             self.post(lambda: self._start_call(outcome, scope, call, args), urgent=True)
-        except BaseException:  # where it was interrupted nobody waits, and it may begin or not
+        except BaseException:  # after an interrupt no caller waits, and the call may run or not
             self._pending_outcomes.discard(outcome)
             raise
 
     def fail_when_ended(
         self, outcome: CrossThreadFuture[None], check: Callable[[], object]
     ) -> None:
-        """Fail it with `AlreadyClosed` where the loop ends before somebody sets it.
+        """Fail an outcome with `AlreadyClosed` if the event loop ends before the outcome is set.
 
-        ``look`` is called in the loop, as with `post`. No task, for whoever waits often.
+        ``check`` is called in the loop, as with `post`. No task is needed, so callers can wait often.
         """
-        self._pending_outcomes.add(
-            outcome
-        )  # before the look at whether the loop runs, as in `start`
+        self._pending_outcomes.add(outcome)  # before the check whether the loop runs, as in `begin`
         outcome.add_done_callback(partial(self._pending_outcomes.discard, outcome))
         try:
             self.post(check, urgent=True)
@@ -462,14 +489,14 @@ class Background:
             outcome.fail(error)
 
     def call_in_thread(self, callback: Callable[[], object]) -> None:
-        """Have it called in a separate thread, in order: users' code may take long, or wait.
+        """Call a callback in a separate thread, in order, because users' code may take long or wait.
 
-        From any thread. After the loop has ended it is called here. An exception that it raises is printed.
+        From any thread. After the event loop has ended, it is called here. Its exceptions are printed.
         """
         self._callback_thread.put(callback)
 
     def handle_log_line(self, handler: Callable[[], object]) -> None:
-        """Have a log line handled in a separate thread."""
+        """Handle a log line in a separate thread."""
         if len(self._log_line_thread) >= LOG_LINES_MAX:
             self._dropped_lines += 1
             return
@@ -480,36 +507,37 @@ class Background:
         self._log_line_thread.put(handler)
 
     def warn(self, text: str, stacklevel: int) -> None:
-        """Issue a `ResourceWarning` from a finalizer. Users' code may show it, so the loop does not."""
+        """Issue a `ResourceWarning` from a finalizer, but not in the event loop: users' code may show it."""
         if threading.get_ident() == self._ident:
             self.handle_log_line(partial(warnings.warn, text, ResourceWarning, 1))
         else:
             warnings.warn(text, ResourceWarning, stacklevel + 1)
 
     def cancel(self, scope: trio.CancelScope) -> None:
-        """Cancel what was begun in a scope. From any thread; waits for nothing."""
+        """Cancel a call that was started in a scope. From any thread; does not wait."""
         with contextlib.suppress(AlreadyClosed):
             self.post(scope.cancel)
 
     def post(self, callback: Callable[[], object], *, urgent: bool = False) -> None:
-        """Have ``callback`` called in the loop, soon and in order; a burst costs one wake-up.
+        """Call ``callback`` in the event loop, soon and in order. A burst costs one wakeup.
 
-        A callback that raises ends the loop. Raises `AlreadyClosed`. ``urgent`` as for `CallbackQueue.post`.
+        A callback that raises an error ends the loop. Raises `AlreadyClosed`. For ``urgent``, see
+        `CallbackQueue.post`.
         """
         self.check_running()
         assert self._callback_queue is not None
         try:
             self._callback_queue.post(callback, urgent=urgent)
-        except OSError:  # its socket is closed
+        except OSError:  # the socket is closed
             raise AlreadyClosed(self._closed_reason or f"{self.name}: the loop has ended") from None
 
     def check_running(self) -> None:
-        """Raise `AlreadyClosed`, with the reason, where the loop does not run."""
+        """Raise `AlreadyClosed`, with the reason, if the event loop does not run."""
         if self._closed_reason:
             raise AlreadyClosed(self._closed_reason)
 
     def spawn(self, call: Callable[..., Awaitable[object]], *args: object) -> None:
-        """In the loop: run a call whose outcome nobody waits for. What it raises is logged."""
+        """Run a call from the event loop without a waiting caller. Its errors are logged."""
         if self._nursery is not None:
             self._nursery.start_soon(self._run_detached, call, args)
 
@@ -521,38 +549,41 @@ class Background:
         except DistributedLogError as error:
             log.info("%s: %s", self.name, error)
         except Exception:
-            log.exception("%s: a call that nobody waits for failed", self.name)
+            log.exception("%s: a background call failed", self.name)
 
     def close_on_drop(
         self, owned: object, close: Callable[[], Awaitable[object]]
     ) -> "weakref.ref[object]":
-        """In the loop: have ``close_dropped`` run there soon after ``owned`` was dropped, unless it is
-        `unregister`.
+        """Run ``close`` in the event loop soon after ``owned`` was dropped, unless it is unregistered first.
 
-        It is C code that notes the drop. A finalizer would be told sooner and is no net: it is Python code
-        in the thread that drops, where an interrupt (a second Ctrl-C) may end it and be swallowed.
+        A weak reference records the drop in C code. A finalizer would be faster but is not reliable. It is
+        Python code in the thread that drops the object, where an interrupt (a second Ctrl-C) may end it
+        unnoticed.
+
+        Returns:
+            A reference for `unregister` and `close_dropped`.
         """
         drop_ref = weakref.ref(owned, self._dropped_refs.append)
         self._close_on_drop[drop_ref] = close
         return drop_ref
 
     def unregister(self, drop_ref: "weakref.ref[object]") -> None:
-        """It was closed. From any thread."""
+        """Remove an object that was closed. From any thread."""
         self._close_on_drop.pop(drop_ref, None)
         self._end_if_unused()
 
     def close_dropped(self, drop_ref: "weakref.ref[object]") -> None:
-        """In the loop: it was dropped."""
+        """Close an object that was dropped. Only in the event loop."""
         close = self._close_on_drop.pop(drop_ref, None)
         if close is not None:
             self.spawn(close)
             self._end_if_unused()
 
     def register_user(self, user: object) -> None:
-        """Note an object through which a caller reaches this client.
+        """Record an object through which a caller uses this client.
 
-        When all of them and all kept objects are dropped, no caller can end the client. It then ends with a
-        `ResourceWarning`.
+        When all of them and all objects of `close_on_drop` are dropped, no caller can close the client. It
+        then ends with a `ResourceWarning`.
         """
         self._had_user = True
         self._users.add(weakref.ref(user, self._on_user_dropped))
@@ -573,7 +604,7 @@ class Background:
         self._is_ending = True
         with contextlib.suppress(AlreadyClosed):
             self.post(lambda: self.spawn(self._end_unused))
-            self.warn(f"{self.name}: it was dropped unclosed; it is closed", stacklevel=3)
+            self.warn(f"{self.name}: it was dropped unclosed, and is closed now", stacklevel=3)
 
     async def _end_unused(self) -> None:
         await self._settle(EXIT_S_MAX)
@@ -588,16 +619,16 @@ class Background:
         _running.discard(self)
 
     def watch_writes(self, writes: UnsettledWrites) -> None:
-        """Wait for its records when the namespace or the interpreter ends, and report those that are left."""
+        """Wait for these records when the namespace or the interpreter ends, and report those that remain."""
         self._writes.add(writes)
 
     def record_lost(self, writes: UnsettledWrites) -> None:
-        """In the loop: its writer was dropped unclosed."""
+        """Record the writes whose writer was dropped without being closed. Only in the event loop."""
         if record_count := writes.not_durable:
             self._lost_records[writes.name] = self._lost_records.get(writes.name, 0) + record_count
 
     def settle(self, wait_s: float) -> CrossThreadFuture[None]:
-        """Wait, in the loop, for all records that were taken, for at most ``wait_s``."""
+        """Wait, in the event loop, for all accepted records, for at most ``wait_s``."""
         settled: CrossThreadFuture[None] = CrossThreadFuture()
         try:
             self.begin(settled, trio.CancelScope(), self._settle, wait_s)
@@ -612,7 +643,7 @@ class Background:
                     nursery.start_soon(writes.settle)
 
     def not_durable(self) -> dict[str, int]:
-        """How many of the records that were taken are not known to be durable, by log."""
+        """Return how many accepted records are not known to be durable, by log."""
         counts = dict(self._lost_records)
         for writes in list(self._writes):
             if record_count := writes.not_durable:
@@ -620,9 +651,9 @@ class Background:
         return counts
 
     def stop(self, wait_s: float | None = None) -> None:
-        """Cancel all that runs, and wait for the end (at most ``wait_s``). Idempotent.
+        """Cancel all calls, and wait for the end (at most ``wait_s``). Idempotent.
 
-        Raises what ended the loop, if that was an error. Interrupted, it may be called again.
+        Raises the error that ended the event loop, if any. If it was interrupted, it may be called again.
         """
         self.check_may_wait()
         thread = self._thread
@@ -635,15 +666,15 @@ class Background:
         self._raise_failure()
 
     def begin_stop(self, reason: str = "the background loop was stopped") -> None:
-        """Cancel all that runs, and wait for nothing."""
+        """Cancel all calls without waiting."""
         self._stopping = True
         self._closed_reason = self._closed_reason or f"{self.name}: {reason}"
-        if self._callback_queue is not None:  # else the loop sees, as it begins, that it has to end
+        if self._callback_queue is not None:  # otherwise, the loop ends when it starts
             with contextlib.suppress(OSError):
                 self._callback_queue.post(self._cancel, urgent=True)
 
     def on_forked(self) -> None:
-        """In a forked child there is no such thread (H15)."""
+        """Mark the copy in a forked child as closed, because the child has no such thread (H15)."""
         self._closed_reason = forked_message(f"{self.name}: the background loop")
         self._thread = self._callback_queue = None
         for wake_socket in self._sockets:
@@ -663,7 +694,7 @@ class Background:
             self._fail(error)
         finally:
             stop_queueing_lines()
-            self._ident = 0  # another thread may have this number next
+            self._ident = 0  # another thread may get this identifier
             self._closed_reason = (
                 self._closed_reason or f"{self.name}: the background loop has ended"
             )
@@ -687,15 +718,15 @@ class Background:
                 nursery.start_soon(self._run_posted, receiver)
                 while True:
                     await trio.sleep(DROP_CHECK_INTERVAL_S)
-                    self._drain()  # of a thread that has posted, and has not come to wake the loop
+                    self._drain()  # callbacks of threads that were interrupted before they woke the loop
                     while self._dropped_refs:
                         self.close_dropped(self._dropped_refs.popleft())
 
     async def _run_posted(self, receiver: socket.socket) -> None:
-        """Call what is posted, until cancelled.
+        """Call posted callbacks until cancelled.
 
-        Not by trio's ``run_sync_soon``: that has a lock, which a thread holds while a finalizer runs on top
-        of it, and which the loop takes, too, when it posts.
+        Trio's ``run_sync_soon`` is not used. It has a lock that a thread may hold while a finalizer runs on
+        top of it, and the event loop takes the same lock when it posts.
         """
         while True:
             await trio.lowlevel.wait_readable(receiver)
@@ -742,7 +773,7 @@ class Background:
         try:
             with scope:
                 outcome.set(await call(*args))
-        except Exception as error:  # whatever it is, it is for whoever called
+        except Exception as error:  # every exception is passed to the caller
             outcome.fail(error)
         finally:
             self._pending_outcomes.discard(outcome)
@@ -756,11 +787,11 @@ class Background:
 
 
 class PendingOpen(Generic[T]):
-    """What the loop opens for a caller, until that one has it: it has an owner at any moment.
+    """An object that the event loop opens for a caller, with an owner at every moment.
 
-    The caller waits for `start`. Whoever does not get to keep what comes of it, interrupted or cancelled
-    wherever, calls `close_dropped`: the loop then closes what is open, or will be. Give both in one ``try``:
-    an interrupt after `start` is met by `close_dropped`, and one before it has opened nothing.
+    The caller waits for `start`. If it cannot keep the object, because it was interrupted or cancelled
+    anywhere, it calls `abandon`, and the event loop closes the object. Put both calls into one ``try``. An
+    interrupt after `start` then leads to `abandon`, and one before it has opened nothing.
     """
 
     def __init__(
@@ -777,14 +808,14 @@ class PendingOpen(Generic[T]):
         self._is_abandoned = False
 
     def start(self) -> CrossThreadFuture[T]:
-        """Have it opened; once. Raises `AlreadyClosed`; so does the outcome."""
+        """Start to open the object; once. Raises `AlreadyClosed`, as the outcome does."""
         outcome: CrossThreadFuture[T] = CrossThreadFuture()
         self._background.begin(outcome, self._scope, self._open)
         return outcome
 
     def abandon(self) -> None:
-        """Nobody will have it. From any thread, in any state, any number of times; waits for nothing."""
-        with contextlib.suppress(AlreadyClosed):  # with the loop everything has ended
+        """Close the object when it is open. From any thread, in any state, repeatedly; does not wait."""
+        with contextlib.suppress(AlreadyClosed):  # everything has ended with the loop
             self._background.post(self._close_abandoned)
 
     async def _open(self) -> T:
@@ -808,7 +839,7 @@ _running: "weakref.WeakSet[Background]" = weakref.WeakSet()
 
 
 def lost_records_text(not_durable: Mapping[str, int]) -> str:
-    """Records by log, as one line has them."""
+    """Return a line with the number of records per log."""
     sorted_logs = sorted(not_durable.items(), key=lambda name_and_count: -name_and_count[1])
     texts = [f'{number:,} of log "{name}"' for name, number in sorted_logs[:LOGS_NAMED_MAX]]
     other_logs = ["other logs"] if len(sorted_logs) > LOGS_NAMED_MAX else []
@@ -819,7 +850,7 @@ def lost_records_text(not_durable: Mapping[str, int]) -> str:
 
 
 def _stop_all() -> None:
-    """At the interpreter's exit: wait for submitted records, report those that are left, end the loops."""
+    """Wait for submitted records at the interpreter's exit, report the others, and end the event loops."""
     running = list(_running)
     deadline = time.monotonic() + EXIT_S_MAX
     with contextlib.suppress(KeyboardInterrupt):  # an interrupt ends the wait
@@ -828,7 +859,7 @@ def _stop_all() -> None:
                 settled.wait(max(0.0, deadline - time.monotonic()))
     lost_by_log: dict[str, int] = {}
     for background in running:
-        with contextlib.suppress(Exception):  # at exit nobody is left to be told
+        with contextlib.suppress(Exception):  # at exit no caller could handle it
             for name, record_count in background.not_durable().items():
                 lost_by_log[name] = lost_by_log.get(name, 0) + record_count
             background.begin_stop(

@@ -1,11 +1,13 @@
-"""What a process does for each of its thousands of logs, done by one task for all of them.
+"""One task and one timer for the work of thousands of logs in a process.
 
-A task a log that is woken for each burst costs several times what it does when it is awake; so does a timer
-a log. `CallScheduler`: what is due soon is done together, once a turn of the loop, or once a beat while many
-are busy. `PeriodicChecks`: who has something to be looked at is looked at every so often, by one timer, and
-costs nothing while it has not.
+A task per log that wakes for each burst costs several times as much as its work; so does a timer per log.
 
-What breaks in a call is its owner's, and stops none of the others.
+- `CallScheduler` runs due calls together, once per event-loop iteration, or once per batching interval while
+  many owners are busy.
+- `PeriodicChecks` runs the registered checks at a fixed interval with one timer. An owner without a check
+  costs nothing.
+
+An error in a call is passed to its owner, and does not stop the other calls.
 """
 
 from collections import deque
@@ -15,32 +17,35 @@ from math import inf
 import trio
 
 BATCH_BYTES_MAX = 1024 * 1024
-"""What is handed on in one turn of the loop; the rest goes in the next ones, in order."""
+"""The bytes that are sent in one event-loop iteration. The remaining calls run in the next ones, in order."""
 CALL_BYTES_MIN = 8 * 1024
-"""What a call counts at least: 128 of them a turn."""
+"""The number of bytes that a call counts as at least, so at most 128 calls run per iteration."""
 BATCH_INTERVAL_S = 0.002
-"""Between the beginnings of two turns while many are busy. Whatever is sent, to three bookies that sync it
-and answer, costs as much for one entry as for forty."""
+"""The batching interval: the time between the starts of two batches while many owners are busy. A request to
+three bookies, with its syncs and answers, costs about the same for one entry as for forty."""
 BUSY_OWNERS_MIN = 32
-"""So many different owners within `LOAD_SPAN_S` are many: fewer find little company in a beat."""
+"""This many different owners within `LOAD_SPAN_S` count as many. With fewer, a batch would combine little."""
 CROWD_BATCH_INTERVAL_S = 0.004
 CROWD_OWNERS_MIN = 128
 CROWD_BYTES_MAX = 2 * 1024
-"""Of so many, who send no more than that a call on average, a beat is longer: half as many commits at each
-bookie, a fifth of what its CPU does for them. Who sends more has company enough of his own; LACs that readers
-wait for, which count no bytes, are none of it."""
+"""With at least `CROWD_OWNERS_MIN` owners and no more bytes than this per call on average, the batching
+interval is longer.
+
+It halves the number of commits at each bookie and saves a fifth of their CPU. Owners with larger calls gain
+nothing from it. Calls for LACs that readers wait for count no bytes and do not cause it.
+"""
 LOAD_SPAN_S = 0.010
 CHECKS_PER_TURN = 256
 
 
 def _nothing() -> None:
-    """Where nothing is sent together."""
+    """Do nothing, for schedulers that do not send calls together."""
 
 
 class ScheduledCall:
-    """What one owner has to do in a `CallScheduler`, made once and put there any number of times.
+    """The work of one owner in a `CallScheduler`, created once and scheduled any number of times.
 
-    ``call`` is synchronous and returns how many bytes it handed on; ``broken`` gets what it raised.
+    ``call`` is synchronous and returns the number of bytes that it sent. ``on_error`` receives its exception.
     """
 
     __slots__ = ("_scheduler", "call", "is_due", "last_span", "on_error")
@@ -55,12 +60,12 @@ class ScheduledCall:
         self.call = call
         self.on_error = on_error
         self.is_due = False
-        """Is it due, and not yet done?"""
+        """Whether the call is scheduled and has not run yet."""
         self.last_span = -1
-        """The last of the turn's spans of `LOAD_SPAN_S` in which it was done."""
+        """The number of the last period of `LOAD_SPAN_S` in which the call ran."""
 
     def schedule(self) -> None:
-        """Have it done when those have run who are to run in this turn of the loop, or with the next beat."""
+        """Run the call at the end of this event-loop iteration, or with the next batch."""
         if not self.is_due:
             self.is_due = True
             due = self._scheduler.due
@@ -70,35 +75,36 @@ class ScheduledCall:
 
 
 class CallScheduler:
-    """Calls that are due, done in the order in which they came to be. `run` must be running.
+    """Run due calls in the order in which they were scheduled. `run` must be running.
 
-    ``gather`` and ``send_gathered`` are called before and after several: what they send leaves together.
+    ``gather`` and ``send_gathered`` are called before and after several calls, so that their frames are sent
+    together.
     """
 
     def __init__(
         self, gather: Callable[[], None] = _nothing, send_gathered: Callable[[], None] = _nothing
     ) -> None:
         self.due: deque[ScheduledCall] = deque()
-        """For `ScheduledCall.schedule`."""
+        """The due calls. `ScheduledCall.schedule` appends to it."""
         self._gather = gather
         self._send_gathered = send_gathered
         self._wake_event = trio.Event()
         self._span_number = 0
         self._span_ends = -inf
         self._owners_in_span = 0
-        """Those that were done in this span."""
+        """The number of owners whose calls ran in this period."""
         self.is_busy = False
-        """Were there many in the span before?"""
+        """Whether many owners had calls in the previous period."""
         self._batch_interval_s = BATCH_INTERVAL_S
         self._calls_in_span = self._bytes_in_span = 0
-        """In this span, and what they handed on."""
+        """The number of calls in this period, and of the bytes that they sent."""
 
     def wake(self) -> None:
-        """Something is due."""
+        """Wake `run`, because a call is due."""
         self._wake_event.set()
 
     async def run(self) -> None:
-        """Do what is due, until cancelled."""
+        """Run due calls until cancelled."""
         due_calls = self.due
         while True:
             await self._wake_event.wait()
@@ -107,7 +113,7 @@ class CallScheduler:
                 self._update_load(started_at)
                 all_done = self._run_calls(
                     len(due_calls)
-                )  # what these calls make due is the next turn's
+                )  # calls that these calls schedule run in the next iteration
                 if all_done and self.is_busy:
                     await trio.sleep_until(started_at + self._batch_interval_s)
                 elif due_calls:
@@ -116,7 +122,7 @@ class CallScheduler:
 
     def _update_load(self, now: float) -> None:
         if now >= self._span_ends:
-            # A span that nobody ended in time says nothing of now.
+            # A period that ended long ago does not describe the present load.
             self.is_busy = (
                 self._owners_in_span >= BUSY_OWNERS_MIN and now < self._span_ends + LOAD_SPAN_S
             )
@@ -128,7 +134,7 @@ class CallScheduler:
             self._span_ends = now + LOAD_SPAN_S
 
     def _run_calls(self, count: int) -> bool:
-        """Do that many; False: those were too much for one turn."""
+        """Run this many calls. Return False if they exceeded the limit of one iteration."""
         if count > 1:
             self._gather()
         due_calls, span = self.due, self._span_number
@@ -159,7 +165,7 @@ class CallScheduler:
 
 
 class PeriodicCheck:
-    """What one owner wants to be looked at for. ``call`` says whether it is to be looked at again."""
+    """The check of one owner. ``call`` returns whether to check again in the next round."""
 
     __slots__ = ("call", "on_error")
 
@@ -169,7 +175,7 @@ class PeriodicCheck:
 
 
 class PeriodicChecks:
-    """Looks at whoever has joined, every ``interval_s``, until there is nothing more to look for."""
+    """Run registered checks every ``interval_s``, and stop the timer while there are none."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -177,20 +183,20 @@ class PeriodicChecks:
         self._has_checks = trio.Event()
 
     def add(self, check: PeriodicCheck) -> None:
-        """Look at it in the next round, and in each after it for which it says so. Idempotent."""
+        """Run a check in the next round, and then as long as it returns True. Idempotent."""
         if not self._checks:
             self._has_checks.set()
         self._checks[check] = None
 
     def remove(self, check: PeriodicCheck) -> None:
-        """Look at it no more. Idempotent."""
+        """Remove a check. Idempotent."""
         self._checks.pop(check, None)
 
     async def run(self) -> None:
-        """Go round, until cancelled."""
+        """Run the checks until cancelled."""
         checks = self._checks
         while True:
-            if not checks:  # else it was ended among them, and is run again
+            if not checks:  # otherwise, it was cancelled during a round and runs again
                 await self._has_checks.wait()
             self._has_checks = trio.Event()
             while checks:
@@ -202,7 +208,7 @@ class PeriodicChecks:
                         await trio.lowlevel.checkpoint()
 
     def _run_check(self, check: PeriodicCheck) -> None:
-        del self._checks[check]  # who is looked at may join again by what is found
+        del self._checks[check]  # the call may add the check again
         try:
             again = check.call()
         except Exception as error:

@@ -1,13 +1,14 @@
-"""Unexpected failures of a node's background work: each ends one unit of it, and is shown until it succeeds.
+"""Contain unexpected failures of background work: retry a failed unit, and list it until it succeeds.
 
 A unit is the smallest piece of work that can fail alone: the retention of one log, the repair of one ledger,
-a checkpoint. An exception that is no `DistributedLogError` (a `ValueError`, a broken assertion) ends one try
-of its unit. The unit is tried again after 1 to 60 s, and is listed in `WorkFailures.failed` until a try
-succeeds. The log has one line for the first failure, one for the success, and none for the tries between.
+a checkpoint. An exception that is not a `DistributedLogError` (a `ValueError`, a failed assertion) ends one
+attempt of its unit. The unit is retried after 1 to 60 s, and is listed in `WorkFailures.failed` until an
+attempt succeeds. The log has one line for the first failure, one for the success, and none for the attempts
+between.
 
-A `DistributedLogError` passes: the caller decides about it. A cancellation passes, too. Three kinds of work
-are never run here, because nothing may be acknowledged after an unknown error in them: the journal of a
-bookie, the log of Raft, and its hard state. They end their node.
+A `DistributedLogError` passes, and the caller handles it. A cancellation passes, too. Three kinds of work
+never run here, because nothing may be acknowledged after an unknown error in them: the journal of a bookie,
+the Raft log, and its hard state. They end their node.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,12 +27,13 @@ from ..primitives.backoff import Backoff
 RETRY_MIN_S = 1.0
 RETRY_MAX_S = 60.0
 RECOVERED_AFTER_S = 60.0
-"""An endless task that was started again has recovered when it has run for so long."""
+"""A restarted endless task has recovered when it has run for this time."""
 DROP_AFTER_S = 600.0
-"""A failed unit that is not tried for this time after its wait is dropped: its log was deleted."""
+"""A failed unit that is not retried for this time after its delay is dropped, for example because its log was
+deleted."""
 UNITS_MAX = 256
-"""Failed units that are remembered one by one. The others count as one, `OTHER_WORK`, and are tried each
-time."""
+"""Failed units that are stored individually. Further ones count as one unit, `OTHER_WORK`, and are retried
+each time."""
 OTHER_WORK = "other background work"
 
 log = get_logger("distributedlog.runtime.work")
@@ -41,13 +43,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FailedWork:
-    """A unit whose last try failed: the parameters of the condition ``work_failed``."""
+    """A unit whose last attempt failed, with the parameters of the condition ``work_failed``."""
 
     unit: str
     error: str
     """The name of the exception's class."""
     tries: int
-    """Failed in a row."""
+    """The number of failures in a row."""
 
 
 class WorkFailures:
@@ -57,7 +59,7 @@ class WorkFailures:
         self._failing: dict[str, _FailingUnit] = {}
 
     def failed(self) -> tuple[FailedWork, ...]:
-        """Return the units that fail now, in the order in which they began to fail."""
+        """Return the units that are failing, in the order of their first failures."""
         self._drop_stale()
         return tuple(
             FailedWork(unit, failing.error, failing.tries)
@@ -77,40 +79,43 @@ class WorkFailures:
         ]
 
     def is_waiting(self, unit: str) -> bool:
-        """Whether a failed unit is not to be tried yet. Ask before `contained`, in a pass over many units."""
+        """Return whether the retry delay of a failed unit has not passed yet.
+
+        Check it before `attempt`, in a pass over many units.
+        """
         failing = self._failing.get(unit)
         return failing is not None and unit != OTHER_WORK and trio.current_time() < failing.retry_at
 
     def retry_delay_s(self, unit: str) -> float:
-        """Return the seconds until a failed unit may be tried again; 0 for one that has not failed."""
+        """Return the seconds until a failed unit may be retried; 0 for one that has not failed."""
         failing = self._failing.get(unit)
         return 0.0 if failing is None else max(0.0, failing.retry_at - trio.current_time())
 
     def next_try_s(self, unit: str, longest_s: float) -> float:
-        """Return the seconds to the next try of ``unit``: ``longest_s``, or less where it has failed."""
+        """Return the seconds to the next attempt of ``unit``: ``longest_s``, or less if it has failed."""
         if unit not in self._failing:
             return longest_s
         return min(longest_s, max(RETRY_MIN_S, self.retry_delay_s(unit)))
 
     def attempt(self, unit: str, *, every_s: float = 0.0) -> "WorkAttempt":
-        """Run one try of a unit in a ``with``. The body's end is its success.
+        """Run one attempt of a unit in a ``with``. The end of the body is its success.
 
-        An unexpected exception is recorded and ends the body. A `DistributedLogError` passes and changes
-        nothing about the unit. A group of them passes as its worst member.
+        An unexpected exception is recorded and ends the body. A `DistributedLogError` passes and does not
+        change the state of the unit. A group of them passes as its worst member.
 
         Args:
             unit: The name of the work and of its object, such as ``retention of log 1a2b``.
-            every_s: How often the unit is tried, where that is seldom.
+            every_s: The interval of the unit, if it is long.
         """
         return WorkAttempt(self, unit, every_s)
 
     async def keep_running(
         self, unit: str, run: Callable[..., Awaitable[object]], *args: object
     ) -> None:
-        """Run an endless task until it returns or is cancelled; start it again where it fails.
+        """Run an endless task until it returns or is cancelled, and restart it after failures.
 
-        A retryable `DistributedLogError` is a failure, too, because the task should have handled it.
-        Others pass.
+        A retryable `DistributedLogError` is a failure, too, because the task should have handled it. Others
+        pass.
         """
         has_failed = False
         while True:
@@ -132,7 +137,10 @@ class WorkFailures:
         *args: object,
         task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """The same for ``await nursery.start(…)``. A failure before the task has started passes."""
+        """Run an endless task as `keep_running` does, for ``await nursery.start(…)``.
+
+        A failure before the task has started passes.
+        """
         status = _StartedOnce(task_status)
 
         async def run_again(*args: object) -> None:
@@ -151,7 +159,7 @@ class WorkFailures:
     async def _run_until_recovered(
         self, unit: str, run: Callable[..., Awaitable[object]], args: tuple[object, ...]
     ) -> None:
-        """Run a task that has failed before, and see when it has recovered."""
+        """Run a task that has failed before, and record when it has recovered."""
 
         async def watch() -> None:
             await trio.sleep(RECOVERED_AFTER_S)
@@ -163,7 +171,7 @@ class WorkFailures:
             nursery.cancel_scope.cancel()
 
     def record_failure(self, unit: str, error: BaseException, every_s: float = 0.0) -> None:
-        """Record one more failure of a unit; log it where it is the first one in a row."""
+        """Record a failure of a unit, and log it if it is the first one in a row."""
         kind = type(error).__name__
         self._drop_stale()
         if unit not in self._failing and len(self._failing) >= UNITS_MAX:
@@ -181,7 +189,7 @@ class WorkFailures:
         failing.drop_at = failing.retry_at + max(DROP_AFTER_S, 2 * every_s)
 
     def record_success(self, unit: str) -> None:
-        """Record that a unit has done its work."""
+        """Record that a unit has succeeded."""
         failing = self._failing.pop(unit, None)
         if failing is not None:
             WORK_RECOVERED.emit(
@@ -200,7 +208,7 @@ class WorkFailures:
 
 
 class WorkAttempt:
-    """One try of a unit. Made by `WorkFailures.attempt`."""
+    """One attempt of a unit. `WorkFailures.attempt` makes it."""
 
     __slots__ = ("_every_s", "_failures", "_unit", "contains_retryable", "failed")
 
@@ -258,7 +266,7 @@ class WorkAttempt:
 
 
 def flatten_group(error: BaseException) -> list[BaseException]:
-    """Return the exceptions inside of groups, in order."""
+    """Return the exceptions inside groups, in order."""
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in flatten_group(inner)]
     return [error]
@@ -283,7 +291,7 @@ class _FailingUnit:
 
 
 class _StartedOnce(Generic[T]):
-    """Passes on the first ``started`` of a task that may be run again."""
+    """Pass on the first ``started`` of a task that may run again."""
 
     def __init__(self, status: trio.TaskStatus[T]) -> None:
         self._status = status
