@@ -1,7 +1,7 @@
-"""Which path answers what; openapi.json tells it to the world, and a test holds the two together.
+"""Map paths to handlers; openapi.json describes the same paths, and a test compares the two.
 
-A log's name is one part of a path: its slashes are written %2F. All that is not a stream of events has a
-deadline, and ends when its peer goes, but for records that are on their way: these are written.
+A log's name is one part of a path, so its slashes are written as %2F. All answers except event streams have a
+deadline, and end when the client disconnects. Records that are being written are still written.
 """
 
 import json
@@ -67,19 +67,19 @@ from .request_guard import App, Receive, Scope, Send
 from .request_sessions import GatewaySessions, RequestSession, UserSessions
 
 SEND_BYTES = 64 * 1024
-"""Of an answer that are handed over at a time: each has `write_s`."""
+"""The bytes of an answer that are sent at a time; the limit `write_s` applies to each part."""
 LOGS_PER_PAGE = 1000
 RECORDS_PER_PAGE = 1000
 WAIT_MAX_S = 30.0
 SEGMENTS_SHOWN = 100
 HELD_PER_PAYLOAD_BYTE = 3
-"""What a byte of a payload takes, with its JSON."""
+"""The memory that a byte of a payload takes, including its JSON."""
 
 log = get_logger("distributedlog.gateway")
 
 
 class CompleteResponse:
-    """An answer that ends, handed over piece by piece: each piece has the deadline of a write."""
+    """An answer with an end, sent in parts. The deadline of a write applies to each part."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class CompleteResponse:
         self._headers = {**own_headers, **(headers or {})}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the answer."""
         headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         for offset in range(0, len(self._body), SEND_BYTES):
@@ -110,7 +110,7 @@ RequestHandler = Callable[[Request], Awaitable[GatewayResponse]]
 
 
 class Gateway:
-    """The calls, on logs of one namespace. `app` answers requests."""
+    """The handlers of requests for the logs of one namespace. `app` routes requests to them."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Gateway:
         self._description = files(__package__).joinpath("openapi.json").read_bytes()
 
     def app(self) -> App:
-        """What answers, for a `Door`."""
+        """Return the ASGI application, for a `RequestGuard`."""
         log_path, records_path = "/v1/logs/{log}", "/v1/logs/{log}/records"
         log_routes: list[tuple[str, str, RequestHandler, bool]] = [
             ("GET", "/v1/logs", self.logs, False),
@@ -153,8 +153,8 @@ class Gateway:
             ],
             exception_handlers={HTTPException: _not_found},
         )
-        # A slash at the end was answered with 307 and no word: what curl posted there was stored nowhere, and
-        # curl says nothing of it.
+        # By default, a slash at the end is answered with an empty 307. curl does not follow it and reports no
+        # error, so a record that it posts would be lost.
         app.router.redirect_slashes = False
         asgi_app: App = app
         return asgi_app
@@ -162,7 +162,7 @@ class Gateway:
     # --- logs -------------------------------------------------------------------------------------
 
     async def logs(self, request: Request) -> CompleteResponse:
-        """A page of names."""
+        """Return a page of log names."""
         query = _query(request, "prefix", "after", "limit")
         limit = parse_whole("limit", query.get("limit", str(LOGS_PER_PAGE)), 1, LOGS_PER_PAGE)
         with trio.fail_after(self._options.read_s):
@@ -172,7 +172,7 @@ class Gateway:
         return _json(200, {"logs": list(page.names), "next": page.next})
 
     async def describe(self, request: Request) -> CompleteResponse:
-        """What a log is, and where it ends."""
+        """Return the properties of a log and its end."""
         with trio.fail_after(self._options.read_s):
             description = await self._log(request).describe(segments_max=SEGMENTS_SHOWN)
         state = description.state
@@ -193,11 +193,11 @@ class Gateway:
         )
 
     async def create(self, request: Request) -> CompleteResponse:
-        """Make a log."""
+        """Create a log."""
         fields = await self._json_object(request, "txids", "durability", "config")
         name, config = _name(request), fields.get("config")
         if config is not None and not isinstance(config, dict):
-            raise InvalidRequest("config is an object of options")
+            raise InvalidRequest("config must be an object of options")
         with trio.fail_after(self._options.read_s):
             await _session_of(request).namespace.create_log(
                 name,
@@ -220,10 +220,10 @@ class Gateway:
     # --- writing ----------------------------------------------------------------------------------
 
     async def open_producer(self, request: Request) -> CompleteResponse:
-        """Give a producer a number."""
+        """Open a producer and return its number."""
         name = (await self._json_object(request, "name")).get("name", "")
         if not isinstance(name, str):
-            raise InvalidRequest("name is a text")
+            raise InvalidRequest("name must be a text")
         opened = await _session_of(request).append_handler.open_producer(_name(request), name)
         return _json(
             201,
@@ -237,7 +237,7 @@ class Gateway:
         )
 
     async def append(self, request: Request) -> CompleteResponse:
-        """Write one record, or many."""
+        """Append one record or several."""
         headers = request.headers
         is_lines = is_json_lines(headers.get("content-type", BYTES))
         records = records_of(
@@ -250,7 +250,7 @@ class Gateway:
         expected = None if match is None else _expected(match)
         producer, sequence = headers.get("dlog-producer"), headers.get("dlog-sequence")
         if (producer is None) != (sequence is None):
-            raise InvalidRequest("Dlog-Producer and Dlog-Sequence come together")
+            raise InvalidRequest("Dlog-Producer and Dlog-Sequence must be sent together")
         name = _name(request)
         if producer is None or sequence is None:
             dlsns = await _session_of(request).append_handler.append(name, records, expected)
@@ -266,7 +266,7 @@ class Gateway:
     # --- reading ----------------------------------------------------------------------------------
 
     async def read(self, request: Request) -> CompleteResponse:
-        """Records from a place on."""
+        """Return records from a position on."""
         query = _query(request, "from", "txid", "since_ms", "to", "limit", "wait_s")
         records_max = self._options.records_max
         limit = parse_whole(
@@ -277,7 +277,7 @@ class Gateway:
         )
         last_wanted = DLSN.parse(query["to"]) if "to" in query else None
         start = parse_start(query, "earliest")
-        if start.get("at") == "latest":  # as a place: who asks again with it misses nothing
+        if start.get("at") == "latest":  # as a position, so that the next request misses nothing
             with trio.fail_after(self._options.read_s):
                 start = start_after(await self._last_dlsn(request))
         reserve_bytes(request, HELD_PER_PAYLOAD_BYTE * self._options.read_bytes_max)
@@ -298,7 +298,7 @@ class Gateway:
         )
 
     async def _last_dlsn(self, request: Request) -> DLSN:
-        """The place of the last record; `DLSN.NONE` where there is none."""
+        """Return the position of the last record, or `DLSN.NONE` for an empty log."""
         try:
             return cast("DLSN", await self._log(request).last_dlsn())
         except LogEmpty:
@@ -312,7 +312,7 @@ class Gateway:
         limit: int,
         wait_s: float,
     ) -> tuple[list[LogRecord], bool]:
-        """Records, and whether nothing comes after them as far as is known now. Ends when the peer goes."""
+        """Return records, and whether the log has no later ones now. Ends when the client disconnects."""
         records: list[LogRecord] = []
         is_end, failure = False, None
         async with trio.open_nursery() as nursery:
@@ -328,7 +328,7 @@ class Gateway:
         if failure is not None and not records:
             raise failure
         if scope.cancelled_caught and not records:
-            raise RequestTimeout(f"no record came for {self._options.read_s:g} s")
+            raise RequestTimeout(f"no record arrived for {self._options.read_s:g} s")
         return records, is_end
 
     async def _read_into(
@@ -339,7 +339,7 @@ class Gateway:
         wait_s: float,
         last_wanted: DLSN | None,
     ) -> bool:
-        """Put records there. True: nothing comes after them, as far as is known now."""
+        """Append records to the list, and return whether the log has no later ones now."""
         remaining_bytes = self._options.read_bytes_max
         while len(records) < limit and remaining_bytes > 0:
             try:
@@ -358,16 +358,16 @@ class Gateway:
         return False
 
     async def tail(self, request: Request) -> GatewayResponse:
-        """Records as they come."""
+        """Send new records as an event stream."""
         query = _query(request, "from", "txid", "since_ms")
         last_event_id = request.headers.get("last-event-id")
         start = parse_start(query, "latest", last_event_id)
         if self.meters.tails >= self._options.tails_max:
             raise TooBusy(f"{self.meters.tails} tails are open")
         if request.method != "GET":
-            raise InvalidRequest("a tail is answered to GET alone")
+            raise InvalidRequest("a tail supports only GET")
         if last_event_id is not None and await self._is_end(request, parse_event_id(last_event_id)):
-            return CompleteResponse(204, b"", "")  # a browser comes back after any other answer
+            return CompleteResponse(204, b"", "")  # a browser reconnects after any other answer
         share = _session_of(request).share
         if share is not None:
             share.begin_tail()
@@ -396,7 +396,7 @@ class Gateway:
         )
 
     async def _is_end(self, request: Request, dlsn: DLSN) -> bool:
-        """Whether the log is sealed and has no record after that place."""
+        """Return whether the log is sealed and has no record after a position."""
         with trio.fail_after(self._options.read_s):
             description = await self._log(request).describe(segments_max=1)
         return description.state.sealed and (description.last_dlsn or DLSN.NONE) <= dlsn
@@ -404,15 +404,15 @@ class Gateway:
     # --- about the gateway ------------------------------------------------------------------------
 
     async def description(self, _: Request) -> CompleteResponse:
-        """The description of all this."""
+        """Return openapi.json."""
         return CompleteResponse(200, self._description, JSON)
 
     async def health(self, _: Request) -> CompleteResponse:
-        """It answers."""
+        """Report that the gateway answers."""
         return _json(200, {"healthy": True, "name": self._name})
 
     async def metrics(self, _: Request) -> CompleteResponse:
-        """Its numbers, for Prometheus."""
+        """Return the metrics of the gateway in the Prometheus text format."""
         self._sessions.update_meters()
         node = {"name": self._name, "kind": "gateway"}
         return CompleteResponse(200, metrics_text(self.meters.samples(), node), TEXT_CONTENT_TYPE)
@@ -420,7 +420,7 @@ class Gateway:
     # --- requests ---------------------------------------------------------------------------------
 
     def _wrap_handler(self, handler: RequestHandler, is_write: bool) -> RequestHandler:
-        """A call, done as whoever it is done as; its errors are answers."""
+        """Return a handler that runs a call with the rights of its session, and answers with its errors."""
 
         async def answer(request: Request) -> GatewayResponse:
             try:
@@ -430,7 +430,7 @@ class Gateway:
                 except trio.TooSlowError:
                     raise RequestTimeout("the cluster did not answer in time") from None
                 except ClientDisconnect:
-                    raise InvalidRequest("the peer has gone") from None
+                    raise InvalidRequest("the client disconnected") from None
             except RejectedRequest as error:
                 return CompleteResponse(error.status, error.body, JSON, error.headers)
             except DistributedLogError as error:
@@ -441,7 +441,8 @@ class Gateway:
                 log.exception("a request: %s", _method_and_path(request))
                 description = f"a defect of the gateway: {type(error).__name__}"
                 if not request.scope.get("dlog.begun", False):
-                    # Nothing was asked of the cluster: "it may have happened, send it again" is for ever.
+                    # The request did not reach the cluster. With the advice for an unknown outcome, a client
+                    # would repeat it forever.
                     return CompleteResponse(500, rejection_body(500, description, DEFECT_ADVICE))
                 internal_error = InternalError(description)
                 return self._error_response(internal_error, request, is_write)
@@ -460,20 +461,22 @@ class Gateway:
         return _session_of(request).namespace.open_log(_name(request))
 
     async def _body(self, request: Request) -> bytes:
-        """Return all of it. Raises `RecordTooLarge`, `RejectedRequest`, `InvalidRequest` if it takes too
-        long."""
+        """Return the complete body.
+
+        Raises `RecordTooLarge`, `RejectedRequest`, or `InvalidRequest` if it takes too long.
+        """
         coding = request.headers.get("content-encoding", "").strip()
         if coding.lower() not in ("", "identity"):
             raise RejectedRequest(
                 415,
-                f"a body in the encoding {coding[:60]!r}",
+                f"the encoding {coding[:60]!r} of the body is not supported",
                 "send it uncompressed, without Content-Encoding",
                 {"accept-encoding": "identity"},
             )
         size_max = self._options.body_bytes_max
         declared_size = request.headers.get("content-length", "0")
         if declared_size.isdigit() and int(declared_size) > size_max:
-            raise RecordTooLarge(f"a body of {declared_size[:20]} bytes; the most are {size_max}")
+            raise RecordTooLarge(f"a body of {declared_size[:20]} bytes; the limit is {size_max}")
         parts, size = [], 0
         with trio.move_on_after(self._options.body_s):
             async for part in request.stream():
@@ -483,25 +486,27 @@ class Gateway:
                     raise RecordTooLarge(f"a body of more than {size_max} bytes")
                 parts.append(part)
             return b"".join(parts)
-        raise InvalidRequest(f"the body did not come within {self._options.body_s:g} s")
+        raise InvalidRequest(f"the body did not arrive within {self._options.body_s:g} s")
 
     async def _json_object(self, request: Request, *known_fields: str) -> dict[str, Any]:
-        """The body, an object of JSON or nothing. Raises `InvalidRequest`."""
+        """Return the body, which is a JSON object or empty. Raises `InvalidRequest`."""
         body = await self._body(request)
         try:
             value = json.loads(body) if body.strip() else {}
         except (ValueError, RecursionError):
             raise InvalidRequest("the body is not JSON") from None
         if not isinstance(value, dict) or not value.keys() <= set(known_fields):
-            raise InvalidRequest(f"the body is an object of {', '.join(known_fields)}")
+            raise InvalidRequest(f"the body must be an object with {', '.join(known_fields)}")
         return value
 
 
 async def _not_found(request: Request, error: Exception) -> CompleteResponse:
-    """No such path, or no such method of it."""
+    """Answer a request for an unknown path or method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    what = f"{_method_and_path(request)} is not known here"
-    return CompleteResponse(status, rejection_body(status, what, "GET /openapi.json says what is"))
+    what = f"{_method_and_path(request)} does not exist"
+    return CompleteResponse(
+        status, rejection_body(status, what, "GET /openapi.json lists all paths")
+    )
 
 
 def _json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> CompleteResponse:
@@ -509,12 +514,12 @@ def _json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> 
 
 
 def reserve_bytes(request: Request, size: int) -> None:
-    """So many bytes more are held until the request is answered. Raises `TooBusy`."""
+    """Count ``size`` more bytes of memory until the request is answered. Raises `TooBusy`."""
     request.scope["dlog.place"].hold(size)
 
 
 def _session_of(request: Request) -> RequestSession:
-    """Return the user's namespace and writers, from a request that may change the cluster afterwards."""
+    """Return the session of a request, which may change the cluster afterwards."""
     request.scope["dlog.begun"] = True
     session: RequestSession = request.scope["dlog.served"]
     return session
@@ -525,20 +530,20 @@ def _method_and_path(request: Request) -> str:
 
 
 def _name(request: Request) -> str:
-    """The log's name. Raises `InvalidRequest`, `InvalidLogName`."""
+    """Return the log's name. Raises `InvalidRequest`, `InvalidLogName`."""
     try:
         return check_log_name(unquote(request.path_params["log"], errors="strict"))
     except UnicodeDecodeError:
-        raise InvalidRequest("a log's name in a path is UTF-8, percent-encoded") from None
+        raise InvalidRequest("a log's name in a path must be percent-encoded UTF-8") from None
 
 
 def _query(request: Request, *known_fields: str) -> dict[str, str]:
-    """Each field once. Raises `InvalidRequest`, also for one that is not known."""
+    """Return the query parameters. Raises `InvalidRequest` for an unknown or repeated one."""
     fields: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name not in known_fields:
             raise InvalidRequest(
-                f"there is no {name[:60]!r} here; known are {', '.join(known_fields)}"
+                f"unknown parameter {name[:60]!r}; known are {', '.join(known_fields)}"
             )
         if name in fields:
             raise InvalidRequest(f"{name} is given twice")
@@ -547,7 +552,10 @@ def _query(request: Request, *known_fields: str) -> dict[str, str]:
 
 
 def _expected(match: str) -> DLSN:
-    """Of If-Match: a DLSN in quotes or bare; 0.0.0: the log never had a record. Raises `InvalidRequest`."""
+    """Parse If-Match: a DLSN with or without quotes; 0.0.0 for a log that never had a record.
+
+    Raises `InvalidRequest`.
+    """
     text = match.strip().strip('"')
     return DLSN.NONE if text == str(DLSN.NONE) else DLSN.parse(text)
 
@@ -555,7 +563,7 @@ def _expected(match: str) -> DLSN:
 def _producer_response(
     first: DLSN | None, records: SubmittedRecords, sequence: int, is_duplicate: bool
 ) -> dict[str, Any]:
-    """What is said of a producer's records; without their places where the log has let these go."""
+    """Return the answer for a producer's records, without positions that the log no longer has."""
     count = len(records.payloads)
     dlsns = [] if first is None else [first._replace(slot=first.slot + k) for k in range(count)]
     return {

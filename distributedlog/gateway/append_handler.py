@@ -1,11 +1,12 @@
-"""The writers of logs that requests write to, and the producers of those that want each record once.
+"""The writers of logs for plain requests, and the producers of requests that store each record once.
 
-A log has one writer here, which all plain requests share, and which is closed when nobody uses it.
-A producer's request is a frame of its own: whole in one entry, and stored once, whichever gateway it came to.
-Over proxies that is a stream to whoever has the log (`BatchSender`); else the log's one writer here takes it.
+A gateway has one writer per log, which all plain requests share, and closes it when it is idle. A request of
+a producer is one frame: it is stored in one entry and exactly once, even if several gateways receive it.
+Through proxies, the frame uses a stream to the owner of the log (`BatchSender`). Otherwise, the one writer of
+the log in this gateway accepts it.
 
-Of both there are so many: above, those that were idle longest are closed. A user has half of them at most,
-and is told so where none of his is idle.
+The numbers of writers and producers are limited. Above the limit, those that were idle longest are closed. A
+user can have at most half of them, and gets `TooBusy` if none of them is idle.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -50,7 +51,7 @@ Key = TypeVar("Key")
 
 @dataclass(slots=True, eq=False)
 class _OpenWriter:
-    """A log's writer, open or being opened, and who uses it."""
+    """The writer of a log, open or being opened, and the number of requests that use it."""
 
     writer: LogWriter | None = None
     open_lock: trio.Lock = field(default_factory=trio.Lock)
@@ -60,7 +61,7 @@ class _OpenWriter:
 
 @dataclass(slots=True, eq=False)
 class _ProducerStream:
-    """A producer's stream, and who uses it."""
+    """The stream of a producer, and the number of requests that use it."""
 
     sender: BatchSender
     user_count: int = 0
@@ -68,7 +69,7 @@ class _ProducerStream:
 
 
 class AppendHandler:
-    """See the module. `run` must be running."""
+    """Append the records of requests; see the module. `run` must be running."""
 
     def __init__(
         self,
@@ -79,9 +80,15 @@ class AppendHandler:
         producer_prefix: str = "",
         share: UserShare | None = None,
     ) -> None:
-        """``own``: what the log has before these producers' names, so that no other one is meant by them.
+        """Create a handler for one namespace.
 
-        ``share``: of the user whose these all are.
+        Args:
+            namespace: The logs.
+            options: The options of the gateway.
+            meters: The counters of the gateway.
+            producer_prefix: Added to the names of these producers in the log, so that users cannot use each
+                other's producers.
+            share: The share of the user to whom all of this belongs.
         """
         self._share = share
         self._idle = IdleEviction(
@@ -91,9 +98,9 @@ class AppendHandler:
         self._namespace = namespace
         self._producer_prefix = producer_prefix
         self._counted = (0, 0)
-        """Writers and producers, as they are counted."""
+        """The numbers of writers and producers that are included in the meters now."""
         self._is_over = False
-        """From then on what requests still do counts for nobody."""
+        """True after the end of `run`. Later changes are not counted."""
         self._options = options
         self._meters = meters
         self._writers: dict[str, _OpenWriter] = {}
@@ -101,7 +108,7 @@ class AppendHandler:
         self._random = namespace.context.random
 
     async def run(self) -> None:
-        """Close what nobody uses, until cancelled; then all."""
+        """Close idle writers and producers until cancelled, then all of them."""
         share = self._share
         if share is not None:
             share.evictions.append(self._idle)
@@ -137,7 +144,7 @@ class AppendHandler:
     def _close_writers(self, excess: int, idle_since: float) -> None:
         nursery = self._nursery
         if nursery is None:
-            return  # it ends, and all with it
+            return  # `run` ends, and closes all of them
         for log in _unused(self._writers, excess, idle_since):
             nursery.start_soon(_close_writer, self._writers.pop(log))
         self._count_open()
@@ -152,7 +159,7 @@ class AppendHandler:
             self._update_counts(len(self._writers), len(self._streams))
 
     def _update_counts(self, writers: int, producers: int) -> None:
-        """How many there are here: others of the gateway, and of the user, have their own."""
+        """Update the numbers of this handler in those of the gateway and of the user."""
         more_writers, more_producers = writers - self._counted[0], producers - self._counted[1]
         self._counted = writers, producers
         self._meters.writers += more_writers
@@ -164,9 +171,10 @@ class AppendHandler:
     # --- what requests do -------------------------------------------------------------------------
 
     async def close_unused(self, log: str) -> None:
-        """Close the writer and the streams of a log that is to be deleted, but for those in use.
+        """Close the unused writer and streams of a log that is about to be deleted.
 
-        Kept for the next request they would hold its lock, and who wrote a log here could not delete it here.
+        If they stayed open for later requests, they would hold the lock of the log, and a client that wrote a
+        log here could not delete it here.
         """
         for key, stream in list(self._streams.items()):
             if key[0] == log and not stream.user_count:
@@ -179,10 +187,19 @@ class AppendHandler:
     async def append(
         self, log: str, records: SubmittedRecords, expected: DLSN | None
     ) -> list[DLSN]:
-        """Store records; their places when all are durable. They may be mixed with those of others.
+        """Append records, and return their positions when all are durable.
 
-        ``expect``: of one record, where the log's last one must be. Raises what a writer raises; where that
-        is not known to have stored nothing, the first of several may be stored.
+        Records of other requests may be between them.
+
+        Args:
+            log: The name of the log.
+            records: The records.
+            expected: The required position of the log's last record, for a single record.
+
+        Raises:
+            PositionConflict: The last record is at another position.
+            DistributedLogError: The error of the writer. Unless it is definite, some of the records may be
+                stored.
         """
         check_sizes(records.payloads, is_one_entry=expected is not None)
         is_writer_open = False
@@ -198,9 +215,9 @@ class AppendHandler:
         raise self._timeout_error(log, is_writer_open)
 
     async def open_producer(self, log: str, name: str) -> OpenedProducer:
-        """Open a producer by its name; who had it is fenced. Raises what a writer's opening raises.
+        """Open a producer by its name, and fence its previous user. Raises the errors of opening a writer.
 
-        ``name``: "" for one that is drawn.
+        If ``name`` is empty, a name is generated.
         """
         user_name = name or f"{self._random.getrandbits(128):032x}"
         name = check_producer_name(self._producer_prefix + user_name)
@@ -224,7 +241,7 @@ class AppendHandler:
             self._count_open()
             return replace(opened, name=user_name)
         raise OutcomeUnknown(
-            f'log "{log}": producer {name} was not opened in time; who had it may be fenced: open it again'
+            f'log "{log}": producer {name} was not opened in time; its earlier user may be fenced: try again'
         )
 
     async def append_once(
@@ -235,9 +252,18 @@ class AppendHandler:
         records: SubmittedRecords,
         expected: DLSN | None,
     ) -> StoredBatchPosition:
-        """Store a producer's records, the first of which is its ``sequence``-th, in one entry.
+        """Store a producer's records in one entry, exactly once.
 
-        Raises `OutcomeUnknown` where nobody answered: the same again tells. What is definite stored nothing.
+        Args:
+            log: The name of the log.
+            producer: The number and the name of the producer.
+            sequence: The sequence number of the first record.
+            records: The records.
+            expected: The required position of the log's last record.
+
+        Raises:
+            OutcomeUnknown: No answer arrived. Repeating the request clarifies the outcome.
+            DistributedLogError: Nothing was stored, if the error is definite.
         """
         check_sizes(records.payloads, is_one_entry=True)
         producer = ProducerRef(
@@ -261,7 +287,7 @@ class AppendHandler:
         if not was_started:
             return TooBusy(f'log "{log}" was not opened for writing in time; nothing was written')
         return OutcomeUnknown(
-            f'log "{log}": not everything was stored within {self._options.append_s:g} s; it may be yet'
+            f'log "{log}": not all records were stored within {self._options.append_s:g} s; they may be later'
         )
 
     # --- through proxies --------------------------------------------------------------------------
@@ -322,7 +348,7 @@ class AppendHandler:
                 except (ProducerFenced, ProducerForgotten):
                     await (
                         writer.sequenced_writer.check_owner()
-                    )  # a no is worth something while the log is ours
+                    )  # the rejection is valid only while this writer owns the log
                     raise
                 is_producer_open = True
                 batch = await _append_batch(writer, producer.number, sequence, records, expected)
@@ -336,12 +362,15 @@ class AppendHandler:
     async def _append_if_last(
         self, log: str, writer: LogWriter, records: SubmittedRecords, expected: DLSN
     ) -> DLSN:
-        """One record, where the last one is the expected one. Raises `PositionConflict`."""
+        """Append one record if the log's last record is at the expected position.
+
+        Raises `PositionConflict` otherwise.
+        """
         if len(records.payloads) > 1:
             raise InvalidRequest("If-Match is for one record, or for those of a producer")
         if isinstance(self._namespace, ProxiedNamespace):
             raise InvalidRequest(
-                f'log "{log}": through proxies If-Match wants a producer: POST …/producers opens one'
+                f'log "{log}": through proxies, If-Match requires a producer: POST …/producers opens one'
             )
         batch = await _append_batch(writer, 0, 0, records, expected)
         if batch.error is not None:
@@ -353,7 +382,7 @@ class AppendHandler:
 
     @asynccontextmanager
     async def _writer(self, log: str) -> AsyncIterator[LogWriter]:
-        """The log's writer here, opened where it is not; it stays while it is used."""
+        """Return the log's writer in this gateway, opened if necessary; it stays open while it is used."""
         open_writer = self._writers.get(log)
         if open_writer is None:
             if self._share is not None:
@@ -388,7 +417,10 @@ async def _append_batch(
     records: SubmittedRecords,
     expected: DLSN | None,
 ) -> SequencedBatch:
-    """A frame of a producer (0: of nobody), done. Raises what does not take it."""
+    """Append a frame of a producer (0 for none) and wait for its result.
+
+    Raises the error if the writer rejects it.
+    """
     if expected is not None:
         return await writer.sequenced_writer.append_if_last(
             expected,
@@ -419,16 +451,19 @@ async def _append_batch(
 
 
 def check_sizes(payloads: Sequence[bytes], *, is_one_entry: bool) -> None:
-    """Raise `RecordTooLarge` before anything is taken. ``one_entry``: they are stored in one."""
+    """Raise `RecordTooLarge` before anything is written.
+
+    With ``is_one_entry``, all of the records must fit into one entry.
+    """
     for number, payload in enumerate(payloads, 1):
         if len(payload) > RECORD_BYTES_MAX:
             raise RecordTooLarge(
-                f"record {number} has {len(payload)} bytes; the most are {RECORD_BYTES_MAX}"
+                f"record {number} has {len(payload)} bytes; the limit is {RECORD_BYTES_MAX}"
             )
     size = sum(map(len, payloads)) + RECORD_COLUMN_BYTES * (len(payloads) - 1)
     if is_one_entry and size > RECORD_BYTES_MAX:
         raise RecordTooLarge(
-            f"{len(payloads)} records of {size} bytes are stored together; the most are {RECORD_BYTES_MAX}, "
+            f"{len(payloads)} records of {size} bytes are stored together; the limit is {RECORD_BYTES_MAX}, "
             f"with {RECORD_COLUMN_BYTES} for each after the first"
         )
 
@@ -436,7 +471,7 @@ def check_sizes(payloads: Sequence[bytes], *, is_one_entry: bool) -> None:
 def _unused(
     in_use: "Mapping[Key, _OpenWriter | _ProducerStream]", excess: int, idle_since: float
 ) -> list[Key]:
-    """Those that nobody uses: for long, or as many as are above the bound."""
+    """Return the unused writers or streams that were idle for long, or that exceed the limit."""
     idle = sorted(
         (user.used_at, index) for index, user in enumerate(in_use.values()) if not user.user_count
     )
@@ -453,6 +488,6 @@ async def _close_writer(open_writer: _OpenWriter) -> None:
         try:
             await open_writer.writer.aclose()
         except DistributedLogError:
-            pass  # it is left for recovery then
+            pass  # recovery closes the segment later
         except Exception:
-            log.exception("the end of a writer")  # and no other one's
+            log.exception("closing a writer failed")  # other writers are not affected

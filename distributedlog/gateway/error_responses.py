@@ -1,4 +1,4 @@
-"""Errors as a client of HTTP meets them: a status, and JSON that says what, where and what to do (pure)."""
+"""Errors as HTTP clients receive them: a status, and JSON with the problem and the action to take (pure)."""
 
 import json
 from collections.abc import Mapping
@@ -32,33 +32,33 @@ from ..runtime.interfaces.errors import (
 TEXT_CHARS_MAX = 1000
 RETRY_AFTER_S = 1
 STATUS_OF_ERROR: tuple[tuple[type[DistributedLogError], int, str], ...] = (
-    (LogDeleted, 410, "the log is gone for good: begin with the one that has its name now, if any"),
-    (LogNotFound, 404, "PUT /v1/logs/{log} makes it"),
+    (LogDeleted, 410, "the log was deleted: start with the one that has its name now, if any"),
+    (LogNotFound, 404, "PUT /v1/logs/{log} creates it"),
     (LogEmpty, 404, "write a record first"),
-    (LogTruncated, 410, "what you asked for was truncated: go on at `detail`, or from=earliest"),
-    (LogExists, 409, "it is there already: use it, or choose another name"),
-    (EndOfStream, 409, "the log is sealed: it takes no more records"),
+    (LogTruncated, 410, "the position was truncated: continue at `detail`, or from=earliest"),
+    (LogExists, 409, "the log exists already: use it, or choose another name"),
+    (EndOfStream, 409, "the log is sealed: it accepts no more records"),
     (
         OwnershipAcquireFailed,
         409,
-        "another program writes this log: `detail` says who; try again later",
+        "another program writes this log, see `detail`: try again later",
     ),
     (
         ProducerFenced,
         409,
-        "the producer's name was opened again: stop, or open it anew and go on there",
+        "another program opened the producer: stop, or open it again and continue with its number",
     ),
     (
         ProducerForgotten,
         410,
-        "open the producer by its name, and look which records are in the log",
+        "open the producer by its name, and check which records are in the log",
     ),
     (PositionConflict, 412, "nothing was written: read on from `detail`, and decide again"),
-    (TransactionIdOutOfOrder, 409, "txids must not go back: nothing of the request was written"),
+    (TransactionIdOutOfOrder, 409, "txids must not decrease: nothing of the request was written"),
     (RecordTooLarge, 413, "send it in smaller pieces"),
-    (UnsupportedFormat, 501, "the gateway is older than what wrote this: upgrade it"),
-    (NotAllowed, 403, "ask an admin for the right that is missing: dlog grant add"),
-    (InvalidRequest, 400, "correct the request: the same one again meets the same answer"),
+    (UnsupportedFormat, 501, "a newer version wrote the data: upgrade the gateway"),
+    (NotAllowed, 403, "ask an admin for the missing right: dlog grant add"),
+    (InvalidRequest, 400, "correct the request: repeating it gives the same answer"),
     (
         NamespaceFull,
         409,
@@ -66,25 +66,29 @@ STATUS_OF_ERROR: tuple[tuple[type[DistributedLogError], int, str], ...] = (
     ),
     (OverQuota, 429, "try again after the seconds of Retry-After: nothing was done"),
     (TooBusy, 429, "try again after the seconds of Retry-After: nothing was done"),
-    (AlreadyClosed, 503, "the gateway is ending: try again, there or elsewhere"),
-    (CorruptData, 500, "the stored bytes are damaged: tell whoever runs the cluster"),
+    (AlreadyClosed, 503, "the gateway is stopping: try again, there or at another gateway"),
+    (CorruptData, 500, "the stored bytes are damaged: inform the operator of the cluster"),
 )
-"""The first that fits counts: a class stands before those that it derives from."""
+"""The first matching row applies, so a class precedes its base classes."""
 UNKNOWN_OUTCOME_ADVICE = (
-    "it may have happened: of a producer, send the same number and sequence again, which stores "
-    "nothing twice; else read the log before you send it again"
+    "it may have happened: with a producer, send the same number and sequence again, which stores "
+    "nothing twice; otherwise, read the log before you send it again"
 )
 RETRY_ADVICE = "nothing was changed: try again after the seconds of Retry-After"
 TOKEN_ADVICE = "send another token: dlog user token makes one"
-DEFECT_ADVICE = "tell whoever runs the gateway: its log has the reason"
+DEFECT_ADVICE = "inform the operator of the gateway: its log has the reason"
 
 
 def status_of(
     error: DistributedLogError, *, is_write: bool, by_users: bool = False
 ) -> tuple[int, str]:
-    """A status, and what to do about it. ``writing``: the request would have changed something.
+    """Return a status and the action to take.
 
-    ``by_users``: it was done as a user; else it is the gateway that the cluster did not take.
+    Args:
+        error: The error.
+        is_write: Whether the request could have changed something.
+        by_users: Whether the request ran with a user's rights. Otherwise, the cluster rejected the gateway
+            itself.
     """
     if by_users and isinstance(error, NotAuthenticated):
         return 401, TOKEN_ADVICE
@@ -101,7 +105,10 @@ def status_of(
 def error_response(
     error: DistributedLogError, method_and_path: str, *, is_write: bool, by_users: bool = False
 ) -> tuple[int, dict[str, Any]]:
-    """The status, and the body's object. ``where``: what was asked, such as ``POST /v1/logs/a/records``."""
+    """Return the status, and the object of the body.
+
+    ``method_and_path`` is that of the request, such as ``POST /v1/logs/a/records``.
+    """
     status, advice = status_of(error, is_write=is_write, by_users=by_users)
     return status, {
         "error": {
@@ -118,14 +125,14 @@ def error_response(
 
 
 def headers_of(status: int) -> dict[str, str]:
-    """What an answer of this status has besides."""
+    """Return the additional headers of an answer with this status."""
     if status == 401:
         return {"www-authenticate": "Bearer"}
     return {"retry-after": str(RETRY_AFTER_S)} if status in (429, 503) else {}
 
 
 class RejectedRequest(Exception):
-    """A request that reaches no log: the body's arguments of `rejection_body`, and headers of the answer."""
+    """A request that is rejected before it reaches a log, with the arguments of `rejection_body`."""
 
     def __init__(
         self, status: int, what: str, do: str, headers: Mapping[str, str] | None = None
@@ -137,7 +144,7 @@ class RejectedRequest(Exception):
 
 
 def rejection_body(status: int, what: str, do: str) -> bytes:
-    """A body like those of `error_response`, for a request that reached no log."""
+    """Return a body like those of `error_response`, for a request that did not reach a log."""
     error = {
         "code": status,
         "name": "TurnedAway",

@@ -1,7 +1,10 @@
-"""Records as server-sent events, as they come. Each event's id is the record's place: who comes back with it
-(Last-Event-ID) goes on after it, here or at another gateway, without a gap and without a duplicate.
+"""Send new records of a log as server-sent events.
 
-A peer that takes nothing holds what one reader fetches ahead, and is hung up on after `write_s`.
+The ID of each event is the position of its record. A client that reconnects with it (Last-Event-ID) continues
+after this record, at this gateway or another one, without gaps and duplicates.
+
+For a client that does not read, a tail holds the data that one reader fetches ahead. The client is
+disconnected after `write_s`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,15 +22,18 @@ from .request_guard import Receive, Scope, Send
 from .user_share import UserShare
 
 RECONNECT_MS = 2000
-"""After this a browser comes back to a stream that ended."""
+"""A browser reconnects after this time to a stream that ended."""
 SEND_BYTES = 64 * 1024
-"""About so much is handed over at a time."""
+"""The approximate number of bytes per write."""
 BATCH_RECORDS_MAX = 500
-"""Records that are looked at together."""
+"""The number of records that are formatted together."""
 
 
 class Tail:
-    """The answer of a request: an app of its own, which ends when the peer goes or the log does."""
+    """The answer to a tail request, which is an ASGI application.
+
+    It ends when the client disconnects or the log ends.
+    """
 
     def __init__(
         self,
@@ -41,11 +47,18 @@ class Tail:
         last: DLSN | None = None,
         end: Callable[[], Awaitable[DLSN]],
     ) -> None:
-        """Takes over ``reader``, and one of those that are counted as tails, of a user too.
+        """Create the answer, which owns ``reader`` and its place among the counted tails.
 
-        ``where``: what was asked. ``by_users``: see `error_response`. ``last``: the record that it begins
-        after, where the log's end was meant: who is hung up on before the first event comes back with that.
-        ``end``: asks for the log's last record.
+        Args:
+            reader: The reader of the log.
+            meters: The counters of the gateway.
+            quiet_s: The interval of keep-alive messages in seconds.
+            where: The method and path of the request, for errors.
+            share: The share of the user, which counts the tail too.
+            by_users: See `error_response`.
+            last: The last record before the tail, if the tail starts at the end of the log. A client that is
+                disconnected before the first event reconnects with it.
+            end: Returns the log's last position.
         """
         self._starts_after = last
         self._get_last_dlsn = end
@@ -57,8 +70,8 @@ class Tail:
         self._where = where
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the end."""
-        scope["dlog.place"].leave()  # it goes on without end, and is counted as a tail
+        """Send events until the end."""
+        scope["dlog.place"].leave()  # it has no end, and is counted as a tail
         try:
             async with self._reader, trio.open_nursery() as nursery:
                 nursery.start_soon(cancel_on_disconnect, receive, nursery.cancel_scope)
@@ -92,7 +105,7 @@ class Tail:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_records(self, send: Send) -> None:
-        """Raises what the reader raises, after all that it had."""
+        """Send the records of the reader, then raise its error."""
         reader, meters = self._reader, self._meters
         while True:
             first = await reader.read_next(wait_s=self._quiet_s)
@@ -100,7 +113,9 @@ class Tail:
                 await _send_part(send, b":\n\n")
                 continue
             records = [first]
-            with suppress(DistributedLogError):  # it sticks, and is met after these
+            with suppress(
+                DistributedLogError
+            ):  # the next read raises it again, after these records
                 records += await reader.read_bulk(BATCH_RECORDS_MAX, wait_s=0)
             part = b""
             for record in records:
@@ -119,7 +134,7 @@ async def _send_part(send: Send, data: bytes) -> None:
 
 
 async def cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
-    """Cancel when the peer has hung up."""
+    """Cancel a scope when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()

@@ -1,4 +1,4 @@
-"""A gateway from its start to its end: listeners, whose rights, who is let in, requests that may end well."""
+"""Run a gateway from its start to its end: listeners, sessions, and an orderly stop."""
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -24,7 +24,7 @@ from .server import listen, serve
 READER_BYTES = 256 * KIB
 """The bytes that each reader of a gateway fetches ahead: a gateway may have hundreds of them."""
 USER_BYTES_MIN = 4 * MIB
-"""Of one user, taken and not yet durable: at least."""
+"""The minimum of accepted bytes per user that are not durable yet."""
 
 
 async def run_gateway(
@@ -40,11 +40,26 @@ async def run_gateway(
     timeout_s: float = 30.0,
     task_status: trio.TaskStatus[dict[str, Any]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; then requests that are under way have `stop_s`. Started with its ready line.
+    """Serve until cancelled; then pending requests have `stop_s` to complete.
 
-    ``users``: do everything as whom a token names; the `ca.pem` by which the cluster is known is that of
-    DLOG_CREDENTIALS, and nothing else of it is used. ``tls``: a directory with the listener's certificate.
-    Raises `AddressInUse`, `InvalidUri`, `InvalidRequest`, `QuorumUnreachable`.
+    Args:
+        uri: The namespace.
+        address: The address to listen on.
+        options: The options of the gateway.
+        name: The name for metrics and the ready line.
+        hosts: Further host names of the gateway.
+        token: The token that each request needs; with ``users``, only requests about the gateway itself.
+        users: Run each request with the rights of the user in its token. Of DLOG_CREDENTIALS, only ``ca.pem``
+            is used then, to verify the cluster.
+        tls: A directory with the listener's certificate.
+        timeout_s: The timeout for requests to the metadata quorum.
+        task_status: Receives the ready line when the gateway has started.
+
+    Raises:
+        AddressInUse: Another program listens on the address.
+        InvalidUri: The URI is invalid.
+        InvalidRequest: An option, a certificate or the credentials are invalid.
+        QuorumUnreachable: No metadata quorum answered.
     """
     meters = GatewayMeters()
     certificates = None if tls is None else Certificates(tls)
@@ -66,7 +81,7 @@ async def run_gateway(
                     by_users=users,
                     on_request_end=sessions.release,
                 )
-                scope.shield = True  # from now on it ends when it is told, and in order
+                scope.shield = True  # from now on, it ends in order, by `stop_requested`
                 async with trio.open_nursery() as nursery:
                     await nursery.start(sessions.run)
                     task_status.started()
@@ -97,7 +112,11 @@ async def _sessions(
     options: GatewayOptions,
     meters: GatewayMeters,
 ) -> AsyncIterator[GatewaySessions | UserSessions]:
-    """``known``: a host that knows the cluster and shows nobody; None: all is done as the gateway itself."""
+    """Open the sessions of requests.
+
+    ``cluster_host`` verifies the cluster and has no identity. With None, all requests have the rights of the
+    gateway.
+    """
     config = {
         "metadata_timeout_s": timeout_s,
         "create_if_missing": False,

@@ -1,7 +1,7 @@
-"""TLS of a gateway's own: the certificate that it shows to whoever connects, replaced while it runs.
+"""The gateway's own TLS certificate, which can be replaced while the gateway runs.
 
-A certificate for HTTP names hosts, as browsers want it, and an authority that they know has signed it: it is
-no node's of `dlog pki`. Nobody is asked for one; who a user is, its token says.
+A certificate for HTTP contains host names, and an authority that browsers trust has signed it. It is not a
+node certificate of `dlog pki`. Clients need no certificate; a token identifies a user.
 """
 
 import ssl
@@ -18,10 +18,12 @@ PROTOCOLS = ["h2", "http/1.1"]
 
 
 class Certificates:
-    """``cert.pem``, with the authorities between, and ``key.pem`` of a directory.
+    """``cert.pem``, with intermediate certificates, and ``key.pem`` in a directory.
 
-    Raises `InvalidRequest` that names the file. Files that are replaced are used for the next connection
-    (`distributedlog/runtime/disk/reloaded_files.py`).
+    Replaced files are used for new connections (`distributedlog/runtime/disk/reloaded_files.py`).
+
+    Raises:
+        InvalidRequest: A file is missing or invalid; the error names it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -29,7 +31,7 @@ class Certificates:
         self._files = SettledFiles(directory, (CERTIFICATE_FILE, KEY_FILE), self._load)
 
     def wrap_tls(self, stream: trio.abc.Stream) -> "trio.SSLStream[trio.abc.Stream]":
-        """TLS over a connection that was accepted."""
+        """Return an accepted connection with TLS."""
         context = self._files.reload_if_changed()
         return trio.SSLStream(stream, context, server_side=True, https_compatible=True)
 
@@ -40,12 +42,14 @@ class Certificates:
         except OSError as error:
             raise InvalidRequest(f"{key}: {error.strerror}") from None
         if mode & 0o077:
-            raise InvalidRequest(f"{key} may be read by others (mode {mode:04o}): chmod 600 it")
+            raise InvalidRequest(
+                f"{key} is readable by other users (mode {mode:04o}): chmod 600 it"
+            )
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(PROTOCOLS)
         try:
             context.load_cert_chain(certificate, key, refuse_passphrase(key))
         except (OSError, ssl.SSLError) as error:
-            raise InvalidRequest(f"{certificate} and {key} are no pair: {error}") from None
+            raise InvalidRequest(f"{certificate} and {key} do not match: {error}") from None
         return context

@@ -1,4 +1,4 @@
-"""What a gateway counts, as it is called outside (pure)."""
+"""The metrics of a gateway, with their public names (pure)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +92,7 @@ METRICS = (
 
 @dataclass(slots=True)
 class GatewayMeters:
-    """Counters of one gateway since its start, and what is open now."""
+    """Counters of one gateway since its start, and its present gauges."""
 
     connections: int = 0
     requests: int = 0
@@ -113,6 +113,6 @@ class GatewayMeters:
     producers: int = 0
 
     def samples(self) -> list[Sample]:
-        """With what each of them means."""
+        """Return the values with their metrics."""
         values: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         return samples(METRICS, values)

@@ -7,7 +7,7 @@ from ..runtime.declarations.options import MIB, check, option
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """Of a gateway's process."""
+    """The options of a gateway process."""
 
     connections_max: int = option(
         1024, "connections", "open connections; further clients wait to be accepted"

@@ -1,9 +1,10 @@
-"""Records, places and producers as they stand in requests and answers: JSON, and bytes.
+"""Records, positions and producers in requests and answers, as JSON and as bytes.
 
-A record of a request is a text or an object: ``payload`` (a text) or ``payload_base64``, and ``txid``.
-In an answer it is an object with its place besides; a payload that is no text comes as ``payload_base64``.
+A record in a request is a text or an object with ``payload`` (a text) or ``payload_base64``, and ``txid``. In
+an answer, it is an object that also has its position. A payload that is not text is sent as
+``payload_base64``.
 
-As bytes an answer is records back to back, little-endian, 40 bytes and a payload each:
+As bytes, an answer is a sequence of records, little-endian, each with a header of 40 bytes and its payload::
 
     | payload bytes u32 | slot u32 | segment u64 | entry u64 | txid i64 | time ms u64 | payload |
 """
@@ -45,12 +46,12 @@ class SubmittedRecords:
 
     payloads: list[bytes]
     txids: list[int] | None
-    """One a record, or None: the log gives them."""
+    """One per record, or None if the log assigns them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerRef:
-    """A producer's number, and the name that it was opened by."""
+    """A producer's number and name."""
 
     number: int
     name: str
@@ -60,18 +61,20 @@ class ProducerRef:
 
     @classmethod
     def parse(cls, text: str) -> "ProducerRef":
-        """Read what `str` gives. Raises `InvalidRequest`."""
+        """Parse the result of `str`. Raises `InvalidRequest`."""
         number, colon, name = text.strip().partition(":")
         if not colon:
             raise InvalidRequest(
-                f"not a producer: {text[:SHOWN_CHARS]!r}; Dlog-Producer is NUMBER:NAME, as its opening "
-                "gave it"
+                f"not a producer: {text[:SHOWN_CHARS]!r}; Dlog-Producer is NUMBER:NAME, as in the answer "
+                "that opened it"
             )
         parsed_number = parse_whole("the number in Dlog-Producer", number, 1, NUMBER_MAX)
         try:
             return cls(parsed_number, check_producer_name(unquote(name, errors="strict")))
         except UnicodeDecodeError:
-            raise InvalidRequest("Dlog-Producer's name is UTF-8, percent-encoded") from None
+            raise InvalidRequest(
+                "the name in Dlog-Producer must be percent-encoded UTF-8"
+            ) from None
 
 
 def is_json_lines(content_type: str) -> bool:
@@ -85,7 +88,7 @@ def is_json_lines(content_type: str) -> bool:
     if family == "multipart":
         raise RejectedRequest(
             415,
-            f"a body of {name[:SHOWN_CHARS]!r} is no record",
+            f"a body of type {name[:SHOWN_CHARS]!r} is not a record",
             "send the file itself, not a form",
         )
     if family not in ("application", "text") or subtype.removeprefix("x-") not in JSON_LINES_NAMES:
@@ -103,12 +106,14 @@ def records_of(is_lines: bool, body: bytes, txid: str | None, records_max: int) 
     """Return the records of a request's body.
 
     Args:
-        lines: Whether it is JSON lines (`is_json_lines`).
-        body: All of it.
+        is_lines: Whether it is JSON lines (`is_json_lines`).
+        body: The complete body.
         txid: The header Dlog-Txid.
-        records_max: More records raise `RecordTooLarge`.
+        records_max: The limit for the number of records.
 
-    Raises: InvalidRequest, RecordTooLarge.
+    Raises:
+        InvalidRequest: A record or a transaction ID is invalid.
+        RecordTooLarge: There are more than ``records_max`` records.
     """
     if not is_lines:
         given_txids = None if txid is None else [parse_whole("Dlog-Txid", txid, 0, TXID_MAX)]
@@ -117,9 +122,9 @@ def records_of(is_lines: bool, body: bytes, txid: str | None, records_max: int) 
         raise InvalidRequest("Dlog-Txid is for one record: in JSON lines each has its own txid")
     json_lines = [line for line in body.split(b"\n") if line.strip()]
     if not json_lines:
-        raise InvalidRequest("the body holds no record")
+        raise InvalidRequest("the body has no records")
     if len(json_lines) > records_max:
-        raise RecordTooLarge(f"{len(json_lines)} records; one request has {records_max} at most")
+        raise RecordTooLarge(f"{len(json_lines)} records; the limit per request is {records_max}")
     payloads, txids = [], []
     for number, line in enumerate(json_lines, 1):
         payload, record_txid = _parse_line(number, line)
@@ -127,7 +132,7 @@ def records_of(is_lines: bool, body: bytes, txid: str | None, records_max: int) 
         txids.append(record_txid)
     given_txids = [record_txid for record_txid in txids if record_txid is not None]
     if given_txids and len(given_txids) < len(txids):
-        raise InvalidRequest("all records of a request have a txid, or none has")
+        raise InvalidRequest("either all records of a request have a txid, or none")
     return SubmittedRecords(payloads, given_txids or None)
 
 
@@ -147,7 +152,7 @@ def _parse_line(number: int, line: bytes) -> tuple[bytes, int | None]:
         base64_text if text is None else text, str
     ):
         raise InvalidRequest(
-            f"line {number} has a text as payload or as payload_base64, one of them"
+            f"line {number} must have a text either as payload or as payload_base64"
         )
     if txid is not None and (type(txid) is not int or not 0 <= txid <= TXID_MAX):
         raise InvalidRequest(f"line {number}: a txid is a whole number from 0 to {TXID_MAX}")
@@ -155,13 +160,13 @@ def _parse_line(number: int, line: bytes) -> tuple[bytes, int | None]:
         payload = text.encode() if text is not None else b64decode(str(base64_text), validate=True)
     except (UnicodeEncodeError, Base64Error, ValueError):
         raise InvalidRequest(
-            f"line {number}: its payload is no text of Unicode, or no base64"
+            f"line {number}: the payload is not valid Unicode text or base64"
         ) from None
     return payload, txid
 
 
 def record_to_json(record: LogRecord) -> dict[str, Any]:
-    """A record for an answer."""
+    """Return a record as a JSON object."""
     payload = bytes(record.payload)
     fields: dict[str, Any] = {
         "dlsn": str(record.dlsn),
@@ -179,7 +184,7 @@ def record_to_json(record: LogRecord) -> dict[str, Any]:
 
 
 def records_to_bytes(records: Iterable[LogRecord]) -> bytes:
-    """Records as bytes; see the module."""
+    """Return records as bytes; see the module."""
     parts: list[bytes] = []
     for record in records:
         dlsn, payload = record.dlsn, bytes(record.payload)
@@ -193,7 +198,10 @@ def records_to_bytes(records: Iterable[LogRecord]) -> bytes:
 
 
 def record_event(record: LogRecord) -> bytes:
-    """A record as a server-sent event; its id is its place. JSON in ASCII has no newlines of its own."""
+    """Return a record as a server-sent event, whose ID is its position.
+
+    The JSON is ASCII and contains no newlines.
+    """
     return b"id: %s\ndata: %s\n\n" % (
         str(record.dlsn).encode(),
         json.dumps(record_to_json(record)).encode(),
@@ -201,7 +209,7 @@ def record_event(record: LogRecord) -> bytes:
 
 
 def named_event(name: str, value: Mapping[str, Any], dlsn: DLSN | None = None) -> bytes:
-    """Return another event than a record. ``at``: its id."""
+    """Return an event that is not a record, with ``dlsn`` as its ID."""
     identity = b"" if dlsn is None else b"id: %s\n" % str(dlsn).encode()
     return b"%sevent: %s\ndata: %s\n\n" % (identity, name.encode(), json.dumps(value).encode())
 
@@ -209,10 +217,16 @@ def named_event(name: str, value: Mapping[str, Any], dlsn: DLSN | None = None) -
 def parse_start(
     query: Mapping[str, str], default: str, last_event_id: str | None = None
 ) -> dict[str, Any]:
-    """Where to read from, as `Log.open_reader` takes it: ``from``, ``txid`` or ``since_ms`` of a query.
+    """Return the start of a read as arguments of `Log.open_reader`.
 
-    ``from`` may be a search too, as `next_start` returns it: ``txid:7``.
-    ``after``: the place of the last record that was had, before all of these. Raises `InvalidRequest`.
+    Args:
+        query: The query parameters ``from``, ``txid`` or ``since_ms``. ``from`` may also be a search that
+            `next_start` returned, such as ``txid:7``.
+        default: The value of ``from`` if all of them are missing.
+        last_event_id: The position of the last received record, which takes precedence.
+
+    Raises:
+        InvalidRequest: A value is invalid, or several were given.
     """
     if last_event_id is not None:
         return start_after(parse_event_id(last_event_id))
@@ -231,9 +245,9 @@ def parse_start(
 
 
 def next_start(start: Mapping[str, Any]) -> str:
-    """Return the ``from`` of the next request, after one that began there and found no record.
+    """Return the ``from`` of the next request, after one with this start that found no record.
 
-    A search is repeated: after the last record there may be more that it does not mean.
+    A search is repeated, because the log may have later records that do not match it.
     """
     [(name, value)] = start.items()
     if name in ("txid", "since"):
@@ -242,18 +256,18 @@ def next_start(start: Mapping[str, Any]) -> str:
 
 
 def parse_event_id(text: str) -> DLSN:
-    """Read the id of an event. Raises `InvalidRequest`."""
+    """Parse the ID of an event. Raises `InvalidRequest`."""
     text = text.strip()
     return DLSN.NONE if text == str(DLSN.NONE) else DLSN.parse(text)
 
 
 def start_after(last: DLSN) -> dict[str, Any]:
-    """After this record, as `parse_start`; after `DLSN.NONE` all is that the log has."""
+    """Return the start after a record, as `parse_start` does; after `DLSN.NONE`, all records of the log."""
     return {"at": "earliest"} if last == DLSN.NONE else {"dlsn": last.next()}
 
 
 def parse_whole(field: str, text: str, minimum: int, maximum: int) -> int:
-    """A whole number in decimal. Raises `InvalidRequest`."""
+    """Parse a decimal integer. Raises `InvalidRequest`."""
     if text.isascii() and text.isdigit() and len(text) <= 20 and minimum <= int(text) <= maximum:
         return int(text)
     raise InvalidRequest(
@@ -262,7 +276,7 @@ def parse_whole(field: str, text: str, minimum: int, maximum: int) -> int:
 
 
 def parse_seconds(field: str, text: str, maximum: float) -> float:
-    """Seconds, with fractions. Raises `InvalidRequest`."""
+    """Parse seconds, with fractions. Raises `InvalidRequest`."""
     try:
         value = float(text)
     except ValueError:
@@ -275,5 +289,5 @@ def parse_seconds(field: str, text: str, maximum: float) -> float:
 
 
 def dlsn_texts(dlsns: Sequence[DLSN]) -> list[str]:
-    """Of records that were written."""
+    """Return positions as texts."""
     return [str(dlsn) for dlsn in dlsns]

@@ -1,10 +1,14 @@
-"""Who is answered at all: logs are other people's data, on a port that every page of the machine reaches.
+"""Reject requests before they reach a log.
 
-- Only names that are ours are answered (421 else): a page whose name was pointed here reads nothing.
-- What comes from a page comes from one of ours (Origin; 403 else): no other site writes by a browser.
-- Where there is a token, each request has it (`Authorization: Bearer …`; 401 else). Where requests are done
-  as users, each has one of a user: whose it is, the cluster says (`request_sessions.py`).
-- So many requests are under way at a time (503 else).
+Every web page that a browser on the machine shows can send requests to the gateway's port. Therefore:
+
+- Only requests for the gateway's own host names are answered (otherwise 421). A page whose name was pointed
+  at this address cannot read anything.
+- A request from a web page must come from one of the gateway's own names (Origin; otherwise 403). No other
+  site can write through a browser.
+- If the gateway has a token, each request needs it (``Authorization: Bearer …``; otherwise 401). If requests
+  run with users' rights, each needs the token of a user, which the cluster verifies (`request_sessions.py`).
+- The number of pending requests is limited (otherwise 503).
 """
 
 import hmac
@@ -32,25 +36,25 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 SEND_TIMEOUTS = 2
-"""Times `write_s` that a part of an answer may take."""
+"""A part of an answer may take this many times `write_s`."""
 OPEN_PATHS = ("/health", "/openapi.json")
-"""Say nothing of a log: they need no token."""
+"""Paths without information about logs, which need no token."""
 GATEWAY_TOKEN_PATH = "/metrics"
-"""Is nobody's of the users: it needs the gateway's own token."""
+"""Not available to users; it requires the gateway's own token."""
 HEAD_BYTES_MAX = 16 * 1024
-"""Of a request's line and headers."""
+"""The limit for a request's line and headers."""
 SEPARATOR_BYTES = len(b": \r\n")
 DROPPED_BYTES_MAX = 64 * MIB
 """The limit for the rest of a body after its answer."""
 ABSOLUTE_TARGET = re.compile(rb"https?://([^/]*)(.*)", re.IGNORECASE | re.DOTALL)
-"""A request's target with the name that it is asked by, as a client of an HTTP proxy sends it."""
+"""A request target with a host name, as clients of an HTTP proxy send it."""
 SINGLE_HEADERS = frozenset(
     b"host origin authorization content-type content-encoding if-match last-event-id"
     b" dlog-producer dlog-sequence dlog-txid".split()
 )
-"""Headers that say what is done and for whom: of two, the first would count, and something before the gateway
-may have looked at the other."""
-AS_USERS = "dlog serve gateway --users does it as whom a token names"
+"""Headers that determine the operation and the user. If one is sent twice, the first would apply, and a proxy
+in front of the gateway may have checked the other one."""
+AS_USERS = "to use the rights of users, start the gateway with dlog serve gateway --users"
 HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
@@ -58,11 +62,11 @@ HEADERS = {
     b"referrer-policy": b"no-referrer",
     b"cache-control": b"no-store",
 }
-"""On everything that is answered."""
+"""Headers of every answer."""
 
 
 class RequestSlot:
-    """A request's place among those that are under way, and the bytes that are held for it."""
+    """The place of a request among the pending ones, and the bytes of memory that are counted for it."""
 
     def __init__(self, meters: GatewayMeters, held_bytes_max: int) -> None:
         self._meters: GatewayMeters | None = meters
@@ -71,14 +75,18 @@ class RequestSlot:
         self._share: UserShare | None = None
 
     def join(self, share: UserShare) -> None:
-        """It is of a user, who has a share. Raises `TooBusy`."""
+        """Count the request in the share of its user. Raises `TooBusy`."""
         share.begin_request()
         self._share = share
 
     def hold(self, size: int) -> None:
-        """So many bytes more, until it leaves. Raises `TooBusy` where that is too much of all together."""
+        """Count more bytes until the request leaves.
+
+        Raises:
+            TooBusy: All requests together, or those of the user, would exceed their limit.
+        """
         meters = self._meters
-        assert meters is not None, "who has left holds nothing"
+        assert meters is not None, "the request has left"
         if meters.held_bytes + size > self._held_bytes_max:
             raise TooBusy(f"the gateway holds {meters.held_bytes} bytes for others")
         if self._share is not None:
@@ -87,7 +95,7 @@ class RequestSlot:
         self._held_bytes += size
 
     def leave(self) -> None:
-        """It counts no more: it is over, or goes on without end and is counted elsewhere. Idempotent."""
+        """Stop counting the request, because it ended or became a tail. Idempotent."""
         meters, self._meters = self._meters, None
         if meters is not None:
             meters.under_way -= 1
@@ -98,7 +106,7 @@ class RequestSlot:
 
 
 class _RequestBody:
-    """The parts of a request's body, and whether the last one has come."""
+    """The parts of a request's body, and whether the last one was received."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -111,13 +119,13 @@ class _RequestBody:
         return message
 
     async def discard(self, bytes_max: float) -> None:
-        """Read the rest, up to so many bytes, and drop it."""
+        """Read and drop the rest, up to ``bytes_max`` bytes."""
         while not self.is_complete and bytes_max > 0:
             bytes_max -= len((await self()).get("body", b""))
 
 
 class RequestGuard:
-    """Stands before the app, as one."""
+    """An ASGI application that checks requests before the actual one handles them."""
 
     def __init__(
         self,
@@ -131,16 +139,24 @@ class RequestGuard:
         by_users: bool = False,
         on_request_end: Callable[[Scope], None] = lambda scope: None,
     ) -> None:
-        """``hosts``: names that it is reached by, beside this machine's own.
+        """Create a guard.
 
-        ``token``: of all who ask; where requests are done as users, ``by_users``, of who asks about the
-        gateway itself. ``left``: told of each request that is over.
+        Args:
+            app: The application that handles accepted requests.
+            meters: The counters of the gateway.
+            options: The options of the gateway.
+            port: The port that the gateway listens on.
+            hosts: Host names of the gateway in addition to those of this machine.
+            token: The token that each request needs. With ``by_users``, only requests about the gateway
+                itself.
+            by_users: Whether requests run with the rights of their users.
+            on_request_end: Called when an accepted request has ended.
         """
         self._app = app
         self._meters = meters
         self._by_users = by_users
         self._on_request_end = on_request_end
-        # Whoever stands before it leaves the port of its scheme out, or has one of its own.
+        # A proxy in front of the gateway omits the default port of its scheme, or has another port.
         self._hosts = {f"{name}:{port}".lower() for name in (*LOCAL, *hosts)}
         self._hosts |= {name.lower() for name in hosts}
         if port in (80, 443):
@@ -149,7 +165,7 @@ class RequestGuard:
         self._options = options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or have the app do it."""
+        """Reject a request, or pass it to the application."""
         meters = self._meters
         if scope["type"] != "http":
             if scope["type"] == "websocket":
@@ -172,17 +188,17 @@ class RequestGuard:
             await bounded(message)
 
         async def bounded(message: Message) -> None:
-            # A connection has its own deadline; a stream of HTTP/2 that is given no window has this one.
+            # A connection has its own deadline. This one is for HTTP/2 streams whose window stays closed.
             with trio.fail_after(SEND_TIMEOUTS * self._options.write_s):
                 await send(message)
 
         if (absolute := ABSOLUTE_TARGET.fullmatch(scope["raw_path"])) is not None:
             scope["dlog.asked_by"], scope["raw_path"] = absolute[1], absolute[2] or b"/"
-        # Starlette would take a name with %2F in it for two parts.
+        # Starlette would split a name with %2F into two parts.
         scope["path"] = scope["raw_path"].decode("ascii", "replace")
         rejection = self.check(scope)
         if rejection is None and meters.under_way >= self._options.requests_max:
-            rejection = 503, f"{meters.under_way} requests are under way", "try again later"
+            rejection = 503, f"{meters.under_way} requests are pending", "try again later"
         if rejection is not None:
             meters.turned_away += 1
             try:
@@ -202,16 +218,16 @@ class RequestGuard:
             self._on_request_end(scope)
 
     def check(self, scope: Scope) -> tuple[int, str, str] | None:
-        """Why a request is not answered: status, what, what to do. None: it may be."""
+        """Return why a request is rejected: status, problem, and action to take. None accepts it."""
         headers: dict[bytes, bytes] = {}
         head_bytes = sum(
             len(name) + len(value) + SEPARATOR_BYTES for name, value in scope["headers"]
         )
-        if head_bytes > HEAD_BYTES_MAX:  # the parser bounds only a head that has not ended yet
+        if head_bytes > HEAD_BYTES_MAX:  # the parser limits only heads that are not complete yet
             return 431, f"{head_bytes} bytes of headers", f"send {HEAD_BYTES_MAX} at most"
         for name, value in scope["headers"]:
             if name in SINGLE_HEADERS and name in headers:
-                return 400, f"{name.decode()} comes twice", "send it once"
+                return 400, f"{name.decode()} was sent twice", "send it once"
             headers[name] = value
         host = headers.get(b"host", b"")
         for asked_by in (host, scope.get("dlog.asked_by", host)):
@@ -219,14 +235,18 @@ class RequestGuard:
             if name not in self._hosts:
                 return (
                     421,
-                    f"this is no {name[:100]!r}",
+                    f"{name[:100]!r} is not a name of this gateway",
                     "dlog serve gateway --allow-host NAME adds a name",
                 )
         origin = headers.get(b"origin")
         if origin is not None:
             scheme, _, name = origin.decode("latin-1").lower().partition("://")
             if scheme not in ("http", "https") or name not in self._hosts:
-                return 403, "only pages of the gateway's own names may ask", "ask from a program"
+                return (
+                    403,
+                    "web pages of other origins have no access",
+                    "send the request from a program",
+                )
         if scope["path"] in OPEN_PATHS:
             return None
         kind, _, token = headers.get(b"authorization", b"").partition(b" ")
@@ -235,20 +255,20 @@ class RequestGuard:
             return self._check_user_token(scope, token)
         if self._token or self._by_users:
             if not self._token or not hmac.compare_digest(token, self._token):
-                return 401, "no token, or another one", "send Authorization: Bearer TOKEN"
+                return 401, "missing or wrong token", "send Authorization: Bearer TOKEN"
         elif is_token(token):
-            return 401, "this gateway does what it does as itself, for all", AS_USERS
+            return 401, "this gateway uses its own rights for all requests", AS_USERS
         return None
 
     def _check_user_token(self, scope: Scope, token: bytes) -> tuple[int, str, str] | None:
         if not token:
             return (
                 401,
-                "no user's token",
+                "missing user token",
                 "send Authorization: Bearer TOKEN, one of dlog user token",
             )
         try:
-            read_token(token)  # what is none at all costs the cluster nothing
+            read_token(token)  # malformed tokens are not sent to the cluster
         except NotAuthenticated as error:
             return 401, str(error), "send a token that dlog user token has made"
         scope["dlog.token"] = token
@@ -258,10 +278,10 @@ class RequestGuard:
 async def _send_last(
     message: Message, body: _RequestBody, send: Send, body_deadline: float, slot: RequestSlot | None
 ) -> None:
-    """Send the last part of an answer; before the connection ends, the rest of its request is dropped.
+    """Send the last part of an answer, and drop the rest of its request before the connection ends.
 
-    Most clients send all of their request before they read. If its connection is closed before that, they
-    report a broken pipe, and not the answer.
+    Most clients send the whole request before they read. If the connection is closed before that, they report
+    a broken pipe instead of the answer.
     """
     if not body.is_complete:
         await send({**message, "more_body": True})
@@ -275,7 +295,7 @@ async def _send_last(
         return
     async with (
         trio.open_nursery() as nursery
-    ):  # the connection ends: hypercorn's queue must not be full
+    ):  # the connection ends, for which hypercorn's queue must not be full
         nursery.start_soon(body.discard, inf)
         await send(message)
         nursery.cancel_scope.cancel()
@@ -290,5 +310,8 @@ async def _send_rejection(send: Send, status: int, problem: str, do: str) -> Non
 
 
 def is_listen_allowed(host: str, allowed_hosts: Sequence[str]) -> bool:
-    """Beyond the machine's own address a gateway has a name that it is reached by."""
+    """Return whether a gateway may listen on an address.
+
+    On an address that other machines can reach, it needs a host name.
+    """
     return host in ("127.0.0.1", "::1", "localhost") or bool(allowed_hosts)

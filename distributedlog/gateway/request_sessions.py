@@ -1,8 +1,8 @@
-"""What a request is done with, and so with whose rights: the gateway's own, or those of the user who asks.
+"""The session of a request, and with it its rights: those of the gateway, or those of the user.
 
-A gateway that serves users has no rights that it could lend: each token that is shown opens a namespace of
-its own, as that user, and the cluster judges what is done in it (`cluster/auth/token_sessions.py`). A user
-has at most half of what a gateway has for all: requests, tails, bytes.
+A gateway that serves users has no rights. Each token opens a separate namespace with the rights of
+its user, and the cluster authorizes the requests in it (`cluster/auth/token_sessions.py`). A user can use at
+most half of each limit of the gateway: requests, tails, bytes.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -24,16 +24,16 @@ from .user_share import UserShare
 
 @dataclass(frozen=True, slots=True)
 class RequestSession:
-    """What requests are done with."""
+    """The namespace and the writers that requests use."""
 
     namespace: Namespace
     append_handler: AppendHandler
     share: UserShare | None = None
-    """Of the user; None: all is done as the gateway itself."""
+    """The share of the user; None if the gateway's own rights are used."""
 
 
 class GatewaySessions:
-    """All requests are done with the gateway's own rights."""
+    """Run all requests with the gateway's own rights."""
 
     by_users = False
 
@@ -43,26 +43,26 @@ class GatewaySessions:
         self._session = RequestSession(namespace, AppendHandler(namespace, options, meters))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         task_status.started()
         await self._session.append_handler.run()
 
     async def acquire(self, scope: Scope) -> RequestSession:
-        """For a request that the door let in."""
+        """Return the session for an accepted request."""
         return self._session
 
     def reject(self, scope: Scope) -> None:
-        """Nobody else is asked who it is."""
+        """Do nothing, because requests have no tokens of users."""
 
     def release(self, scope: Scope) -> None:
-        """Nothing is kept of a request."""
+        """Do nothing, because nothing is stored per request."""
 
     def update_meters(self) -> None:
-        """Nothing is counted but what requests do."""
+        """Do nothing, because there are no further counters."""
 
 
 class UserSessions:
-    """Each request is done as the user whose token it shows."""
+    """Run each request with the rights of the user whose token it has."""
 
     by_users = True
 
@@ -72,7 +72,7 @@ class UserSessions:
         options: GatewayOptions,
         meters: GatewayMeters,
     ) -> None:
-        """``open_namespace``: with a token as credentials."""
+        """``open_namespace`` opens a namespace with a token as credentials."""
         self._open_namespace = open_namespace
         self._options = options
         self._meters = meters
@@ -85,11 +85,16 @@ class UserSessions:
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._sessions.run(task_status=task_status)
 
     async def acquire(self, scope: Scope) -> RequestSession:
-        """For a request that the door let in. Raises what the cluster says of its token, and `TooBusy`."""
+        """Return the session for an accepted request.
+
+        Raises:
+            NotAuthenticated: The cluster rejected the token.
+            TooBusy: A limit is reached, or the cluster did not answer in time.
+        """
         address = (scope.get("client") or ("",))[0]
         with trio.move_on_after(self._options.read_s):
             session = await self._sessions.acquire(scope["dlog.token"], address)
@@ -98,22 +103,22 @@ class UserSessions:
             if request_session.share is not None:
                 scope["dlog.place"].join(request_session.share)
             return request_session
-        raise TooBusy("the cluster did not say in time whose this token is; nothing was done")
+        raise TooBusy("the cluster did not verify the token in time; nothing was done")
 
     def reject(self, scope: Scope) -> None:
-        """The cluster takes the token of this request no more."""
+        """Revoke the session of a request whose token the cluster no longer accepts."""
         session: TokenSession[RequestSession] | None = scope.get("dlog.session")
         if session is not None:
             self._sessions.revoke(session)
 
     def release(self, scope: Scope) -> None:
-        """The request is over, a tail too."""
+        """Release the session of a request or tail that ended."""
         session: TokenSession[RequestSession] | None = scope.pop("dlog.session", None)
         if session is not None:
             session.release()
 
     def update_meters(self) -> None:
-        """Have it counted how many there are."""
+        """Update the gauges of sessions and rejected tokens."""
         self._meters.sessions = len(self._sessions)
         self._meters.tokens_refused = self._sessions.rejected_count
 

@@ -1,11 +1,12 @@
-"""Connections: hypercorn speaks HTTP on them, this bounds them.
+"""Accept connections and limit them; hypercorn handles HTTP on them.
 
-Its own server takes any number, and waits for a peer that takes nothing as long as that likes, also when it
-is told to end: so a listener stands between that lets in so many at a time, and a stream whose writes have a
-deadline and which can be hung up on.
+Hypercorn's own server accepts any number of connections. It waits without a limit for a client that does not
+read, even when it is stopped. So a listener in front of it limits the number of connections, and a stream has
+a deadline for writes and can be closed at any time.
 
-One address has at most three quarters of the connections that others have left; but for this machine's own,
-where all clients of a gateway for this machine come from, and a balancer may.
+One address can have at most three quarters of the connection slots that other addresses leave. This machine's
+own addresses have no such limit, because all clients of a local gateway, or a load balancer, connect from
+them.
 """
 
 import errno
@@ -39,21 +40,21 @@ from .request_format import JSON
 from .request_guard import HEAD_BYTES_MAX, HEADERS, App
 
 SEND_BUFFER_BYTES = 128 * 1024
-"""That the system holds of one connection; it would hold megabytes."""
+"""The send buffer of the system per connection, which would be megabytes by default."""
 STREAMS_PER_CONNECTION = 32
-"""Requests at a time on one connection of HTTP/2."""
+"""Concurrent requests on one HTTP/2 connection."""
 BACKLOG = 128
 LOCAL_NETWORKS = frozenset(map(network_of, ("127.0.0.1", "::1")))
 NO_DESCRIPTOR_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 NO_DESCRIPTOR_WAIT_S = 0.075
-"""How long none is accepted when the process or the system has no descriptor left."""
+"""The pause when the process or the system has no free descriptor."""
 NO_DESCRIPTOR_LOG_S = 60.0
 
 log = get_logger("distributedlog.gateway")
 
 
 class BoundedStream(trio.abc.HalfCloseableStream):
-    """A connection whose peer takes what is sent to it in time, or is hung up on."""
+    """A connection that is closed if its client does not read in time."""
 
     def __init__(
         self, stream: trio.SocketStream, open_connections: "OpenConnections", address: str
@@ -61,46 +62,50 @@ class BoundedStream(trio.abc.HalfCloseableStream):
         self._stream = stream
         self._open_connections = open_connections
         self.address = address
-        """Of the peer, as it is counted."""
+        """The address of the client for counting: a network (`network_of`)."""
         self.socket = stream.socket
-        """Hypercorn asks it who the peer is."""
+        """Hypercorn reads the client's address from it."""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Raises `trio.BrokenResourceError` also where the peer has not taken it in time."""
+        """Send all data.
+
+        Raises:
+            trio.BrokenResourceError: The connection is broken, or the client did not read in time.
+        """
         with trio.move_on_after(self._open_connections.write_s):
             await self._stream.send_all(data)
             return
         self._open_connections.meters.hung_up += 1
         self.hang_up()
         raise trio.BrokenResourceError(
-            f"it has taken nothing for {self._open_connections.write_s:g} s"
+            f"the client has read nothing for {self._open_connections.write_s:g} s"
         )
 
     async def wait_send_all_might_not_block(self) -> None:
-        """As of any stream."""
+        """See `trio.abc.SendStream`."""
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """As of any stream."""
+        """See `trio.abc.ReceiveStream`."""
         return await self._stream.receive_some(max_bytes)
 
     async def send_eof(self) -> None:
-        """As of any stream."""
+        """See `trio.abc.HalfCloseableStream`."""
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
-        """Close it. Idempotent."""
+        """Close the connection. Idempotent."""
         self.hang_up()
         await trio.lowlevel.checkpoint()
 
     def hang_up(self) -> None:
-        """Close it, whoever writes to it. Idempotent."""
+        """Close the connection, even during a write. Idempotent."""
         self._open_connections.remove(self)
         self.socket.close()
 
 
 class OpenConnections:
-    """The connections that are open, of all listeners."""
+    """The open connections of all listeners."""
 
     def __init__(self, connections_max: int, write_s: float, meters: GatewayMeters) -> None:
         self.write_s = write_s
@@ -110,28 +115,28 @@ class OpenConnections:
         self.empty = trio.Event()
         self.empty.set()
         self._count_by_address: Counter[str] = Counter()
-        """How many of them each address has."""
+        """The number of open connections per address."""
         self._rejection_log = RejectionLog()
         self._no_descriptor_logged_at = -float("inf")
 
     def has_share(self, address: str) -> bool:
-        """May one more of that address be accepted, whose place was taken?"""
+        """Return whether an address may have one more connection, whose slot is already acquired."""
         own_count = self._count_by_address[address]
         return address in LOCAL_NETWORKS or own_count < max(
             1, (self.free_slots.value + 1 + own_count) * 3 // 4
         )
 
     def record_rejected(self, address: str) -> None:
-        """One was hung up on, for its address has its share."""
+        """Record a connection that was closed because its address has reached its limit."""
         self.meters.turned_away += 1
         self._rejection_log.record(
             address,
             TOO_MANY_CONNECTIONS,
-            f"{self._count_by_address[address]} connections are its share",
+            f"its limit is {self._count_by_address[address]} connections now",
         )
 
     def record_no_descriptor(self, why: str) -> None:
-        """None is accepted for now."""
+        """Log that no connection can be accepted now."""
         now = trio.current_time()
         if now - self._no_descriptor_logged_at >= NO_DESCRIPTOR_LOG_S:
             self._no_descriptor_logged_at = now
@@ -142,7 +147,7 @@ class OpenConnections:
             )
 
     def add(self, stream: BoundedStream) -> None:
-        """A connection was accepted."""
+        """Add an accepted connection."""
         if not self.open:
             self.empty = trio.Event()
         self.open.add(stream)
@@ -150,7 +155,7 @@ class OpenConnections:
         self.meters.connections = len(self.open)
 
     def remove(self, stream: BoundedStream) -> None:
-        """It is closed. Idempotent."""
+        """Remove a closed connection. Idempotent."""
         if stream in self.open:
             self.open.discard(stream)
             self._count_by_address[stream.address] -= 1
@@ -163,7 +168,7 @@ class OpenConnections:
 
 
 class BoundedListener(trio.abc.Listener[BoundedStream]):
-    """Accepts while there is room."""
+    """A listener that accepts connections while there are free slots."""
 
     def __init__(self, listener: trio.SocketListener, open_connections: OpenConnections) -> None:
         self._listener = listener
@@ -172,12 +177,12 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address that it listens on."""
         host, port = self._listener.socket.getsockname()[:2]
         return str(host), int(port)
 
     async def accept(self) -> BoundedStream:
-        """The next connection, as soon as there may be one more."""
+        """Wait for a free slot, and return the next connection."""
         while True:
             await self.open_connections.free_slots.acquire()
             try:
@@ -194,7 +199,7 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
             stream.socket.close()
 
     async def _accept_next(self) -> tuple[trio.SocketStream, str]:
-        """One that is still there, when there are descriptors; and where it comes from."""
+        """Return the next connection and its address, when descriptors are free."""
         while True:
             try:
                 stream = await self._listener.accept()
@@ -207,23 +212,23 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
                     try:
                         stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                         return stream, network_of(str(stream.socket.getpeername()[0]))
-                    except OSError:  # it has gone already
+                    except OSError:  # the client has disconnected already
                         stream.socket.close()
                         continue
                 stream.socket.close()
-                why = "the last ones are for what is done here"
+                why = "the last ones are reserved"
             self.open_connections.record_no_descriptor(why)
             await trio.sleep(NO_DESCRIPTOR_WAIT_S)
 
     async def aclose(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         await self._listener.aclose()
 
 
 class _Lines(HypercornLogger):  # type: ignore[misc]
-    """Hypercorn's log lines, which go where all lines of this package go. There is no access log.
+    """Send hypercorn's log lines to the logger of this package. There is no access log.
 
-    From any other ``errorlog`` than a `logging.Logger`, Hypercorn makes a logger and a handler of its own.
+    With any ``errorlog`` other than a `logging.Logger`, hypercorn makes its own logger and handler.
     """
 
     def __init__(self, config: Config) -> None:
@@ -232,7 +237,7 @@ class _Lines(HypercornLogger):  # type: ignore[misc]
 
 
 class UnsupportedRequest(Exception):
-    """A request that is not looked at any further: why, and what to do."""
+    """A request that is rejected without further checks, with the reason and the action to take."""
 
     def __init__(self, why: str, do: str) -> None:
         super().__init__(why)
@@ -240,12 +245,12 @@ class UnsupportedRequest(Exception):
 
 
 class GatewayServer(TCPServer):  # type: ignore[misc]
-    """What hypercorn takes and is not taken here, for whoever stands before the gateway sees it otherwise.
+    """Reject requests that hypercorn and a proxy in front of the gateway may interpret differently.
 
-    - A request with two lengths: by the other one its end would be a request of its own.
-    - ``Upgrade: h2c``: all that comes after it would be passed on, and nothing of it looked at. HTTP/2 is
-      spoken where TLS has agreed on it.
-    - WebSockets: there are none, and what came after the question for one ended in a traceback.
+    - A request with two lengths: by the other length, its end would be a separate request.
+    - ``Upgrade: h2c``: a proxy passes on all later bytes without checking them. HTTP/2 is used only if TLS
+      has negotiated it.
+    - WebSockets: they are not supported, and hypercorn would fail on the data after the request for one.
     """
 
     def __init__(self, meters: GatewayMeters, *given: Any) -> None:
@@ -256,13 +261,13 @@ class GatewayServer(TCPServer):  # type: ignore[misc]
         protocol = self.protocol.protocol
         if isinstance(protocol, H11Protocol):
             protocol._check_protocol = _check_request
-        # If more bytes follow a request that ends its connection, it may be done and answered 400. No HTTP
-        # client sends them.
+        # If more bytes follow a request that ends its connection, the request may be performed and answered
+        # with 400. No HTTP client sends such bytes.
         try:
             await super()._read_data()
-            await self.idle_task.stop()  # who has hung up keeps no place until `idle_s` is over
+            await self.idle_task.stop()  # a disconnected client does not keep its slot for `idle_s`
         except UnsupportedRequest as error:
-            assert isinstance(protocol, H11Protocol), "there are none elsewhere"
+            assert isinstance(protocol, H11Protocol), "only this protocol has the check"
             self._meters.turned_away += 1
             self._meters.refused += 1
             body = rejection_body(400, str(error), error.do)
@@ -281,19 +286,24 @@ class GatewayServer(TCPServer):  # type: ignore[misc]
 
 
 async def _check_request(request: h11.Request) -> None:
-    """Raises `UnsupportedRequest`."""
+    """Raise `UnsupportedRequest` for a request that is not supported."""
     if {b"transfer-encoding", b"content-length"} <= {name for name, _ in request.headers}:
         raise UnsupportedRequest(
-            "Content-Length and Transfer-Encoding come together", "say once how long a request is"
+            "Content-Length and Transfer-Encoding were both sent", "send only one of them"
         )
     if (b"upgrade", b"websocket") in ((name, value.lower()) for name, value in request.headers):
-        raise UnsupportedRequest("there are no WebSockets here", "ask by HTTP: docs/guides/http.md")
+        raise UnsupportedRequest("WebSockets are not supported", "use HTTP: docs/guides/http.md")
 
 
 async def listen(
     address: Address, options: GatewayOptions, meters: GatewayMeters
 ) -> list[BoundedListener]:
-    """Listen there; port 0: a free one. Raises `AddressInUse`, `AddressUnavailable`."""
+    """Listen on an address; port 0 selects a free port.
+
+    Raises:
+        AddressInUse: Another program listens on it.
+        AddressUnavailable: This machine does not have the address.
+    """
     host, port = address
     open_connections = OpenConnections(
         connections_max(options.connections_max), options.write_s, meters
@@ -315,7 +325,7 @@ async def serve(
     stop_requested: trio.Event,
     certificates: Certificates | None = None,
 ) -> None:
-    """Answer until told to end; then requests that are under way have `stop_s`."""
+    """Serve connections until ``stop_requested``; then pending requests have `stop_s` to complete."""
     config = Config()
     config.logger_class = _Lines
     config.errorlog = None
@@ -336,7 +346,7 @@ async def serve(
                 open_connections.meters, ASGIWrapper(app), config, context, {}, server_stream
             )
         except Exception:
-            log.exception("a connection")  # and no other one
+            log.exception("a connection failed")  # other connections are not affected
         finally:
             stream.hang_up()
 
@@ -351,5 +361,5 @@ async def serve(
             await context.terminated.set()
             await open_connections.empty.wait()
         for stream in list(open_connections.open):
-            stream.hang_up()  # a write that waits for its peer is not cancelled, but ends
+            stream.hang_up()  # hypercorn shields a waiting write from cancellation; this ends it
         connections.cancel_scope.cancel()

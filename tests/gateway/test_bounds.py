@@ -267,7 +267,7 @@ async def test_the_last_descriptors_are_for_what_is_done(
         await stream.aclose()
         nursery.cancel_scope.cancel()
     await listener.aclose()
-    assert "for what is done here" in caplog.text
+    assert "the last ones are reserved" in caplog.text
 
 
 async def _send_without_end(stream: trio.SocketStream, data: bytes) -> None:

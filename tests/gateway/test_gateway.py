@@ -349,7 +349,7 @@ async def test_a_slash_too_many_is_told_in_words() -> None:
             found = await one.ask(method, path, "x" if method == "POST" else "")
             assert (found.status, found.json["error"]["what"]) == (
                 404,
-                f"{method} {path} is not known here",
+                f"{method} {path} does not exist",
             )
         await one.stop()
 
