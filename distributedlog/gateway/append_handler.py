@@ -83,9 +83,6 @@ class AppendHandler:
         """Create a handler for one namespace.
 
         Args:
-            namespace: The logs.
-            options: The options of the gateway.
-            meters: The counters of the gateway.
             producer_prefix: Added to the names of these producers in the log, so that users cannot use each
                 other's producers.
             share: The share of the user to whom all of this belongs.
@@ -192,8 +189,6 @@ class AppendHandler:
         Records of other requests may be between them.
 
         Args:
-            log: The name of the log.
-            records: The records.
             expected: The required position of the log's last record, for a single record.
 
         Raises:
@@ -255,10 +250,7 @@ class AppendHandler:
         """Store a producer's records in one entry, exactly once.
 
         Args:
-            log: The name of the log.
-            producer: The number and the name of the producer.
             sequence: The sequence number of the first record.
-            records: The records.
             expected: The required position of the log's last record.
 
         Raises:

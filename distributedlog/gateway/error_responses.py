@@ -85,7 +85,6 @@ def status_of(
     """Return a status and the action to take.
 
     Args:
-        error: The error.
         is_write: Whether the request could have changed something.
         by_users: Whether the request ran with a user's rights. Otherwise, the cluster rejected the gateway
             itself.

@@ -50,8 +50,6 @@ class Tail:
         """Create the answer, which owns ``reader`` and its place among the counted tails.
 
         Args:
-            reader: The reader of the log.
-            meters: The counters of the gateway.
             quiet_s: The interval of keep-alive messages in seconds.
             where: The method and path of the request, for errors.
             share: The share of the user, which counts the tail too.

@@ -45,7 +45,6 @@ async def run_gateway(
     Args:
         uri: The namespace.
         address: The address to listen on.
-        options: The options of the gateway.
         name: The name for metrics and the ready line.
         hosts: Further host names of the gateway.
         token: The token that each request needs; with ``users``, only requests about the gateway itself.

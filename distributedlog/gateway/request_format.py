@@ -107,7 +107,6 @@ def records_of(is_lines: bool, body: bytes, txid: str | None, records_max: int) 
 
     Args:
         is_lines: Whether it is JSON lines (`is_json_lines`).
-        body: The complete body.
         txid: The header Dlog-Txid.
         records_max: The limit for the number of records.
 

@@ -142,9 +142,6 @@ class RequestGuard:
         """Create a guard.
 
         Args:
-            app: The application that handles accepted requests.
-            meters: The counters of the gateway.
-            options: The options of the gateway.
             port: The port that the gateway listens on.
             hosts: Host names of the gateway in addition to those of this machine.
             token: The token that each request needs. With ``by_users``, only requests about the gateway

@@ -41,7 +41,6 @@ def client_host(name: str, credentials: str = "") -> Host:
     """Return a host for a client, which uses only TLS if it has credentials (H228).
 
     Args:
-        name: The name of the host, for messages.
         credentials: ``file:DIR`` for a directory that `dlog pki issue` made, or ``file:FILE`` for a token
             next to the cluster's ``ca.pem``. By default, the value of `CREDENTIALS_VARIABLE`, or none.
 

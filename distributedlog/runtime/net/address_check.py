@@ -47,8 +47,6 @@ async def query_node(
     """Dial a node, run a query on the connection, and close it.
 
     Args:
-        host: The machine to dial from.
-        address: The address of the node.
         query: Receives the link and the timeout in seconds, and returns the answer.
         timeout_s: The limit for all of this.
 

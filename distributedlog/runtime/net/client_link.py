@@ -114,9 +114,6 @@ class ClientLink(Link):
         """Send a request and wait for the reply.
 
         Args:
-            op: The operation.
-            body: The parts of the body.
-            flags: The flags of the frame.
             timeout_s: The timeout, which the server also receives as a deadline.
 
         Raises:
@@ -146,8 +143,6 @@ class ClientLink(Link):
         enforces the deadline, and can call `discard_request` before the last reply.
 
         Args:
-            op: The operation.
-            body: The parts of the body.
             flags: The flags of the frame.
             timeout_s: The deadline that the server receives.
             on_reply: Receives each reply.

@@ -94,11 +94,8 @@ class ConnectionLimiter:
         """Move a link to the class of its peer after the HELLO.
 
         Args:
-            link: The link, admitted before.
-            hello: The HELLO that the peer sent.
             is_node: Whether the peer is a node of this cluster, as far as this can be determined now.
             is_local: Whether the peer is on this machine.
-            now: The current time of the event loop.
 
         Returns:
             The link to evict, or None. The caller closes it.

@@ -69,9 +69,7 @@ class ReceiveSpace:
         sends little could block those that do send.
 
         Args:
-            size: The number of bytes.
             for_reader: The reader that needs the space. If it is the slowest itself, the result is False.
-            now: The current time of the event loop.
         """
         while self.partial_bytes + size > self.partial_bytes_max:
             slow = [(reader.partial_rate(now), index) for index, reader in enumerate(self.partials)]
@@ -89,14 +87,11 @@ class FrameReader:
     """The incoming half of one connection: bytes are received into `buffers`, `parse_received` yields frames.
 
     Args:
-        receive_space: The shared memory.
-        peer: The address of the peer, for errors.
         frame_bytes_max: The first value of the attribute.
         on_partial_dropped: Called when another connection took the memory of an incomplete frame. Nothing
             more can be read then.
         dialled: Whether the peer is a dialed server. The frame lengths that a server announces are trusted,
             and memory of its replies is never taken away.
-        now: The current time of the event loop.
     """
 
     def __init__(
@@ -142,7 +137,6 @@ class FrameReader:
 
         Args:
             count: The number of received bytes.
-            now: The current time of the event loop.
 
         Raises:
             ProtocolError: A frame announces a length that is not allowed.

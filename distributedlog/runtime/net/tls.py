@@ -608,8 +608,6 @@ def with_tls(host: Host, tls: Tls, transport: str = TLS) -> Host:
     """Return the host with TLS on its connections. Certificates identify both ends.
 
     Args:
-        host: The host whose connections are wrapped.
-        tls: The certificate files.
         transport: One of `TRANSPORTS`, except ``plain``.
     """
 
@@ -693,7 +691,6 @@ def read_identity(certificate: Mapping[str, Any], source: str) -> CertificateIde
     """Return the identity in a certificate.
 
     Args:
-        certificate: The certificate, as `ssl` returns it.
         source: The peer or file that it is from, for errors.
 
     Raises:

@@ -119,9 +119,6 @@ def make_capability(
 
     Args:
         bookie_generation: The bookie's secrets, from `Generation.for_bookie`.
-        kind: The access that it allows.
-        ledger: The ledger ID.
-        principal: The principal that may use it.
         revoked_at_revision: The value of ``since``.
     """
     generation_byte = bookie_generation.number & 0xFF
@@ -147,11 +144,8 @@ def is_capability(
     """Return whether these bytes allow the principal the requested access at this bookie.
 
     Args:
-        presented: The bytes that the client sent.
         generations: The secrets of this bookie.
         wanted_kind: The requested access.
-        ledger: The ledger ID.
-        principal: The authenticated principal.
         revoked_at_revision: The current value of ``since`` for this principal.
     """
     for kind in SUFFICIENT_KINDS[wanted_kind]:
@@ -172,8 +166,6 @@ def issue_session_credential(
     """Return a session credential, by which bookies authenticate the principal.
 
     Args:
-        generation: The secrets of the cluster.
-        principal: The principal.
         revoked_at_revision: The value of ``since``.
         ends_s: When it ends, in seconds since 1970; 0 for never.
     """

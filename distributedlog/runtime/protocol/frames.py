@@ -153,7 +153,6 @@ def unpack(
     comparing it.
 
     Args:
-        body: The encoded message.
         what: The name of the message, for errors.
         bytes_max: The limit for the size of the body.
         items_max: The limit for the items of all lists and maps together.

@@ -235,9 +235,6 @@ def check_hello(
     """Check that two peers expect each other.
 
     Args:
-        own_hello: The HELLO of this side.
-        peer_greeting: The received HELLO.
-        peer_address: The address of the peer, for errors.
         expected_node_id: The node ID that the peer must have; "" accepts any.
 
     Raises:
@@ -274,8 +271,6 @@ def check_identity(
 
     Args:
         identity: The identity in the certificate, or None without one.
-        hello: The peer's HELLO.
-        peer_address: The address of the peer, for errors.
         expected_kind: The kind that the certificate must have, if there is one; "" accepts any.
         expected_principal: The principal that it must have, if there is one; "" accepts any.
 

@@ -95,7 +95,6 @@ def has_interrupted(background: "Background", depth: int = 0) -> bool:
     Python calls it on top of that frame.
 
     Args:
-        background: The client.
         depth: The number of frames above the caller's that are skipped.
     """
     frame = sys._getframe(depth + 1)
@@ -126,7 +125,6 @@ class CallbackQueue:
         the loop waits for neither.
 
         Args:
-            callback: The callback.
             urgent: Wake the loop in any case, because the thread that should wake it may be in such a handler
                 for long.
         """
