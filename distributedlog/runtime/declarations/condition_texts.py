@@ -338,7 +338,7 @@ TEXTS: Mapping[str, _Text] = {
 _ABOUT_A_NODE = frozenset(
     code for code, text in TEXTS.items() if code.startswith(("bookie_", "metadata_node_"))
 ) | {Code.STOP_COPIES_UNCERTAIN}
-"""Codes whose texts name the node that they are about. Before others it is put."""
+"""Codes whose texts name the node that they are about. In other texts, the name is put in front."""
 
 
 Named = Callable[[str], str]

@@ -1,15 +1,14 @@
-"""Health conditions: the codes by which nodes and programs report that something is wrong (pure).
+"""Health conditions: the codes by which nodes and programs report problems (pure).
 
-A condition is a code, a severity and parameters (text and integers). Programs decide from the code, the
-severity and the integers. They never decide from a text: texts are made where they are shown, by
-`condition_texts.text_of`. This module has the one list of codes; a new code is added here and gets its text
-there.
+A condition is a code, a severity and parameters (text and integers). Programs decide by the code, the
+severity and the integers. They never decide by a text: `condition_texts.text_of` makes texts where they are
+shown. This module has the only list of codes. A new code is added here and gets its text there.
 
-Conditions travel in registrations, in the status of a metadata node, in `Op.INFO` and in ``--json`` output as
-``{"code": …, "severity": …, "parameters": {…}}``. A code that only a newer version has is kept. Its
-severity counts, and its name is shown. A version before this list sends texts only. They become
-`Code.LEGACY_TEXT` with severity degraded, and no program decides anything from them. `legacy_texts` makes the
-field that such a version reads.
+Conditions are part of registrations, the status of a metadata node, `Op.INFO` and ``--json`` output, as
+``{"code": …, "severity": …, "parameters": {…}}``. A code that only a newer version has is kept. Its severity
+counts, and its name is shown. A version before this list sends texts only. They become `Code.LEGACY_TEXT`
+with severity degraded, and no program decides by them. `legacy_texts` makes the field that such a version
+reads.
 """
 
 import enum
@@ -20,7 +19,7 @@ from typing import Any
 from ..protocol.schema import SchemaError, fields, rows, text
 
 CONDITIONS_MAX = 16
-"""Conditions that one node reports. `Code.MORE_CONDITIONS` counts the others."""
+"""The limit for conditions that one node reports. `Code.MORE_CONDITIONS` counts the others."""
 TEXT_CHARACTERS_MAX = 300
 CODE_CHARACTERS_MAX = 64
 PARAMETERS_MAX = 16
@@ -30,16 +29,16 @@ Parameter = str | int
 
 
 class Severity(enum.IntEnum):
-    """How bad a condition is. The health of a cluster is that of its worst condition."""
+    """The severity of a condition. The health of a cluster is that of its worst condition."""
 
     INFO = 0
-    """Nothing is wrong: an event that an operator may want to look at, or a finished task."""
+    """No problem: an event that an operator may want to check, or a finished task."""
     HEALING = 1
-    """Redundancy is reduced, or work is behind. The cluster repairs it without help."""
+    """Redundancy is reduced, or work is behind. The cluster repairs it automatically."""
     DEGRADED = 2
-    """It stays so until an operator does something."""
+    """It lasts until an operator acts."""
     AT_RISK = 3
-    """Some entry has at most one sound copy that can be reached."""
+    """Some entry has at most one valid copy that can be reached."""
     DOWN = 4
     """Writes or reads fail."""
 
@@ -240,7 +239,7 @@ them. It is added where the conditions of several nodes are collected."""
 
 @dataclass(frozen=True, slots=True)
 class HealthCondition:
-    """One thing that is wrong, or that is worth a look."""
+    """One problem, or one fact that an operator may want to check."""
 
     code: str
     """A value of `Code`, or the code of a newer version."""
@@ -327,7 +326,7 @@ def _bounded(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 
 def _line(value: str) -> str:
-    """One printable line: names in it may be chosen by others, and must not move a terminal's cursor."""
+    """Return one printable line, since others may choose names in it that would move a terminal's cursor."""
     # Not a space at the end: the value that is read back must be the one that was sent.
     line = " ".join(value.split())[:TEXT_CHARACTERS_MAX].rstrip()
     return "".join(c if c.isprintable() else "?" for c in line)
@@ -373,22 +372,25 @@ _TEXTS = rows(text(TEXT_CHARACTERS_MAX), CONDITIONS_MAX)
 
 
 def conditions_form(value: Any) -> tuple[HealthCondition, ...]:
-    """The conditions that a peer sends (a form of `schema.py`)."""
+    """Check the conditions that a peer sends (a form of `schema.py`)."""
     found: tuple[HealthCondition, ...] = _CONDITIONS(value)
     return found
 
 
 def legacy_form(value: Any) -> tuple[HealthCondition, ...]:
-    """The texts that a peer without codes sends, as conditions (a form of `schema.py`)."""
+    """Return the texts that a peer without codes sends, as conditions (a form of `schema.py`)."""
     return tuple(condition(Code.LEGACY_TEXT, text=legacy_text) for legacy_text in _TEXTS(value))
 
 
 def either_form(new: Any, old: Any) -> tuple[HealthCondition, ...]:
-    """The conditions of a peer: the new field if it was sent (not None), otherwise the old one's texts."""
+    """Return the conditions of a peer.
+
+    They are those of the new field if it was sent (not None), otherwise the old field's texts.
+    """
     return legacy_form(old) if new is None else conditions_form(new)
 
 
-# --- what a version without codes reads -----------------------------------------------------------
+# --- fields for versions without codes ------------------------------------------------------------
 
 _LEGACY_WORDS: Mapping[str, str] = {
     # Commit fea56d70 decides from these words: metadata/storage/metadata_disk_space.py,
@@ -425,7 +427,7 @@ def legacy_texts(
 
 
 Check = Callable[[], HealthCondition | Sequence[HealthCondition] | None]
-"""Returns the conditions of one kind that hold now."""
+"""Returns the present conditions of one kind."""
 
 
 class NodeConditions:
@@ -440,19 +442,19 @@ class NodeConditions:
         self._checks: list[Check] = []
 
     def set(self, health_condition: HealthCondition, unit: str = "") -> None:
-        """Report a condition from now on, in place of the one with its code and unit."""
+        """Report a condition, in place of the one with its code and unit."""
         self._set[health_condition.code, unit] = health_condition
 
     def clear(self, code: Code, unit: str = "") -> None:
-        """Report it no more. No error if it was not set."""
+        """Stop reporting a condition. A condition that was not set is not an error."""
         self._set.pop((code.value, unit), None)
 
     def add_check(self, check: Check) -> None:
-        """Call ``check`` each time the conditions are read, for those that no event announces."""
+        """Call ``check`` each time the conditions are read, for conditions without an event."""
         self._checks.append(check)
 
     def current(self) -> tuple[HealthCondition, ...]:
-        """Return the conditions that hold now."""
+        """Return the present conditions."""
         conditions = list(self._set.values())
         for check in self._checks:
             checked = check()
@@ -464,7 +466,10 @@ class NodeConditions:
 
 
 def limited(conditions: Sequence[HealthCondition]) -> tuple[HealthCondition, ...]:
-    """Return at most `CONDITIONS_MAX`, the worst first; the last one counts those that are left out."""
+    """Return at most `CONDITIONS_MAX` conditions, the worst first.
+
+    If more were given, the last one counts those that are omitted.
+    """
     if len(conditions) <= CONDITIONS_MAX:
         return tuple(conditions)
     ordered = worst_first(conditions)
