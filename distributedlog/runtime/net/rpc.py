@@ -1,16 +1,18 @@
-"""Connections made and served: who the other side is, and the tasks of each link.
+"""Open and serve connections: authenticate the other side, and run the tasks of each link.
 
-An `Endpoint` is what one node (or client process) has once: its HELLO, its receive buffer, its byte
-budget. A server makes a `LinkSession` a connection; a client gets a `ClientLink`.
+A node or client process has one `Endpoint` with its HELLO, its receive buffer and its memory limits. A server
+makes a `LinkSession` per connection; a client gets a `ClientLink`.
 
-A server ends a link that was silent for `SERVER_SILENCE_TIMEOUT_S`; a client's own care is in
-`client_link.py`. A closed connection is news at once.
+A server ends a link that was silent for `SERVER_SILENCE_TIMEOUT_S`. For the client's side, see
+`client_link.py`. Both sides detect a closed connection at once.
 
-What a peer sends ends at most its own connection. A session decodes first: what cannot be meant is a
-`ProtocolError`. Any other exception while it serves is a fault of ours: that link ends, with one line that
-says where. Only an `AssertionError` goes on and ends the node: a core that breaks its own rule is not to be
-trusted any more, and so no assert may be in reach of a peer's bytes. What listens, looks for silence, or runs
-a connection that was dialed is background work (`work_failures.py`).
+Data from a peer can end at most its own connection. A session decodes a frame first, and invalid data raises
+a `ProtocolError`. Any other exception during serving is a bug of this program. The link then ends, and one
+log line has the place in the code.
+
+Only an `AssertionError` ends the node, because code that breaks its own rules can no longer be trusted.
+Therefore no assertion may depend on bytes of a peer. Listeners, the check for silent links, and the tasks of
+dialed connections are background work (`work_failures.py`).
 """
 
 import logging
@@ -69,21 +71,21 @@ from .rejection_log import (
 
 RECEIVE_BYTES = 1024 * 1024
 PARTIAL_BYTES_MAX = 32 * 1024 * 1024
-"""Incomplete frames of all connections of a process: a server stays below 96 MB with it."""
+"""The limit for incomplete frames of all connections of a process. It keeps a server below 96 MB."""
 OUTGOING_BYTES_MAX = 256 * 1024 * 1024
-"""A link whose peer reads nothing is ended here; the users of links have lower bounds of their own."""
+"""A link whose peer reads nothing ends at this limit. The users of links have lower limits."""
 REPLIES_BYTES_MAX = 4 * 1024 * 1024
 ALL_REPLIES_BYTES_MAX = 64 * 1024 * 1024
-"""Above these `Endpoint.has_credit` has none: of a link, and of all."""
+"""The limits of `Endpoint.has_credit`, per link and for all links."""
 UNAUTHENTICATED_FRAME_BYTES_MAX = ENVELOPE_BYTES + hellos.UNAUTHENTICATED_BYTES_MAX
 HANDSHAKE_TIMEOUT_S = 5.0
 SERVER_SILENCE_TIMEOUT_S = 30.0
 FAULT_TRACE_FRAMES = 6
-"""Of the calls in a fault's traceback, the innermost ones."""
+"""The number of innermost frames that are logged of a traceback."""
 
 
 class Endpoint:
-    """What a node has once for all its connections."""
+    """The state that a node has once for all its connections."""
 
     def __init__(
         self,
@@ -96,28 +98,31 @@ class Endpoint:
     ) -> None:
         self.host = host
         self.hello = hello
-        """What we say of ourselves now."""
+        """Returns the present HELLO of this side."""
         self._receive_space = ReceiveSpace(receive_bytes, partial_bytes_max)
         self._outgoing_bytes_max = outgoing_bytes_max
         self._accepted_count = 0
         self.connections = 0
         self.methods: dict[str, Verify] = dict(host.methods) or {hellos.METHOD_NONE: anonymous}
-        """How who comes proves who it is, by the method's name; add to it before `serve`."""
+        """The methods by which clients authenticate, by name. Add to it before `serve`."""
         self.remote_methods: dict[str, RemoteVerify] = {}
-        """The same for methods whose proofs another server knows; a client waits for no longer than ever."""
+        """Methods whose proofs another server verifies. The deadline of the handshake includes that."""
         self.rejection_log = RejectionLog()
         self.failures = WorkFailures()
-        """Of all background work of this node, or client process."""
+        """The failures of all background work of this node or client process."""
 
     def has_credit(self, link: Link) -> bool:
-        """May ``link`` get another large answer? The fuller all of them are, the less each may have."""
+        """Return whether ``link`` may get another large reply.
+
+        The limit per link decreases as the queued bytes of all links grow.
+        """
         free_bytes = ALL_REPLIES_BYTES_MAX - self._receive_space.outgoing_bytes
         if not link.outgoing_bytes:
             return free_bytes > 0
         return link.outgoing_bytes < min(REPLIES_BYTES_MAX, free_bytes // 4)
 
     def info(self) -> dict[str, float]:
-        """Counters and gauges, for `Op.INFO`."""
+        """Return counters and gauges for `Op.INFO`."""
         certificate = self.host.certificate()
         extra_fields = (
             {}
@@ -157,12 +162,25 @@ class Endpoint:
     ) -> ClientLink:
         """Connect, exchange HELLO and AUTH, and run the link's tasks in ``nursery``.
 
-        Raises `ConnectionLost`, `NotAuthenticated`, `WrongPeer`, `ProtocolError`, `UnsupportedFormat`. The
-        handshake has a deadline of its own; a caller may set a shorter one around the call.
-        ``credentials``: instead of what the host has for that address. ``kind``: whose certificate has to be
-        shown there, where one is: one node's is not enough to be taken for one of another kind (H227).
-        ``principal``: the same by kind and name. ``on_connected``: called when the connection is there, and
-        nobody has greeted.
+        The handshake has a deadline. A caller may set a shorter one around the call.
+
+        Args:
+            address: Host and port.
+            nursery: Runs the tasks of the link.
+            expected_node_id: The required node ID; "" accepts any.
+            listener: The name of the server's listener that this client uses.
+            credentials: The credentials to use instead of those that the host has for the address.
+            kind: The required kind of the server's certificate, if it has one. The certificate of a node of
+                another kind is rejected (H227).
+            principal: The required principal of the server's certificate, if it has one.
+            on_connected: Called when the connection is open, before the HELLO.
+
+        Raises:
+            ConnectionLost: The connection failed, or the handshake took too long.
+            NotAuthenticated: One side rejected the credentials of the other.
+            WrongPeer: Another cluster or node answered.
+            ProtocolError: The peer sent invalid data.
+            UnsupportedFormat: The peer requires another protocol version or feature.
         """
         address_text = f"{address[0]}:{address[1]}"
         with trio.move_on_after(HANDSHAKE_TIMEOUT_S):
@@ -186,7 +204,7 @@ class Endpoint:
             except BaseException as error:
                 reason = error if isinstance(error, DistributedLogError) else None
                 link.close(
-                    reason or ConnectionLost(f"the connection to {address_text} was given up")
+                    reason or ConnectionLost(f"the connection to {address_text} was abandoned")
                 )
                 raise
             link.peer = greeting.hello
@@ -200,7 +218,7 @@ class Endpoint:
     async def _run_contained(
         self, link: ClientLink, address_text: str, run: Callable[[], Awaitable[None]]
     ) -> None:
-        """Run a task of a connection that was dialed; an unexpected exception ends the connection alone."""
+        """Run a task of a dialed connection. An unexpected exception ends only this connection."""
         with self.failures.attempt(f"the connection to {address_text}") as attempt:
             await run()
         if attempt.failed:
@@ -251,7 +269,10 @@ class Endpoint:
         expected_node_id: str,
         listener: str,
     ) -> Greeting:
-        """Say who we are, prove it, hear who is there. One flight, but where a proof needs the server's."""
+        """Send HELLO and AUTH, and wait for those of the server.
+
+        Both are sent together, unless the proof needs the server's nonce.
+        """
         needs_nonce = link_credentials is not None and link_credentials.needs_nonce
         nonce = self.host.secret_bytes(NONCE_BYTES) if needs_nonce else b""
         hello = hellos.encode_hello(
@@ -295,7 +316,11 @@ class Endpoint:
     ) -> None:
         """Serve until cancelled. An `AssertionError` of a session ends the node.
 
-        ``is_node``: is this a node of the cluster, for which places are kept? By default whoever says so.
+        Args:
+            listeners: The open listeners, by name.
+            make_session: Makes the session of an authenticated connection.
+            is_node: Whether a peer is a node of the cluster, for which connection slots are reserved. By
+                default, the HELLO of the peer decides.
         """
         async with trio.open_nursery() as nursery:
             links: dict[int, Link] = {}
@@ -322,9 +347,9 @@ class Endpoint:
         return hello.kind in NODE_KINDS and hello.cluster_id == self.hello().cluster_id != ""
 
     def _close_crowded_out(self, link: Link | None) -> None:
-        """That one gives its place to another one."""
+        """Close a connection that was evicted for another one."""
         if link is not None:
-            self._end_link(link, TOO_MANY_CONNECTIONS, "it gave its place to a newer connection")
+            self._end_link(link, TOO_MANY_CONNECTIONS, "a newer connection took its slot")
 
     async def _accept(
         self,
@@ -371,9 +396,9 @@ class Endpoint:
             )
 
     async def _run_serving(self, link: Link, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a task of a connection; an unexpected exception ends the connection alone.
+        """Run a task of an accepted connection. An unexpected exception ends only this connection.
 
-        A broken rule passes: it may be that of the core by which the session acknowledges.
+        An `AssertionError` passes, because it may come from the code by which the session acknowledges.
         """
         try:
             await run()
@@ -383,7 +408,7 @@ class Endpoint:
             self._on_fault(link, error)
 
     def _on_fault(self, link: Link, error: Exception) -> None:
-        """A session did what nobody foresaw: where, but not what the peer had sent."""
+        """Log an unexpected exception of a session with its place in the code, without data of the peer."""
         self.rejection_log.record(
             link.peer_address,
             FAULT,
@@ -426,12 +451,12 @@ class Endpoint:
                     link.reader.deadline += oversleep_s
                     link.handshake_deadline += oversleep_s
                 elif now > link.handshake_deadline:
-                    self._end_link(link, SILENT, "it did not say who it is in time")
+                    self._end_link(link, SILENT, "it did not authenticate in time")
                 elif now > link.proof_ends_at:
                     token_text = f"the token of {link.principal} has ended"
                     link.refuse(NotAuthenticated(token_text, NotAuthenticated.ENDED))
                 elif now > link.reader.deadline:
-                    self._end_link(link, UNFINISHED, "it did not finish a frame it had begun")
+                    self._end_link(link, UNFINISHED, "it did not complete a frame in time")
                 elif now - link.received_at > SERVER_SILENCE_TIMEOUT_S:
                     link.close(
                         ConnectionLost(
@@ -445,7 +470,7 @@ class Endpoint:
 
 
 class _ServerConnection:
-    """A connection on the server's side: first HELLO and AUTH, then its session's frames."""
+    """The server's side of a connection: first HELLO and AUTH, then the frames of its session."""
 
     def __init__(
         self,
@@ -462,17 +487,17 @@ class _ServerConnection:
         self._endpoint = endpoint
         self._port = port
         self._nonces = (b"", b"")
-        """Of the client and of us."""
+        """The nonces of the client and of the server."""
         self._make_session = make_session
         self._on_greeted = on_greeted
         self._on_fault = on_fault
         self._has_hello = False
         self._is_verifying_remotely = False
-        """Does another server look at its proof?"""
+        """Whether another server is verifying the proof."""
         self._nursery = nursery
 
     def handle_frames(self, frames: Iterator[Frame]) -> None:
-        """Serve the frames of one receive; none after one that closed the link."""
+        """Handle the frames of one receive; stop after one that closed the link."""
         link = self.link
         for op, flags, status, ident, deadline_ms, body, _ in frames:
             session = self.session
@@ -503,7 +528,7 @@ class _ServerConnection:
             try:
                 hellos.check_hello(own_hello, greeting, link.peer_address)
             except WrongPeer as error:
-                # Said the other way round: to the peer it is we who are the wrong one.
+                # From the peer's point of view, this node is the wrong one.
                 raise WrongPeer(
                     f"this is {own_hello.kind} {own_hello.node_id or '(no id yet)'} of cluster"
                     f" {own_hello.cluster_id or '(none yet)'}: {error}"
@@ -532,7 +557,7 @@ class _ServerConnection:
             raise ProtocolError(f"{link.peer_address} sent operation {op} before HELLO and AUTH")
 
     def _accept_peer(self, welcome: Welcome) -> None:
-        """It is known who is there: from here on it is served."""
+        """Start to serve an authenticated peer."""
         link = self.link
         link.principal, link.rights = welcome.principal, welcome.rights
         link.token, link.proof_ends_at = welcome.token, trio.current_time() + welcome.valid_s
@@ -545,7 +570,10 @@ class _ServerConnection:
         self.session = self._make_session(link)
 
     async def _verify_remotely(self, verify: RemoteVerify, proof: bytes) -> None:
-        """Ask; until then nothing else is taken on this connection, and its handshake's deadline holds."""
+        """Have another server verify the proof, within the deadline of the handshake.
+
+        No other frame is accepted on this connection until then.
+        """
         link = self.link
         try:
             with trio.move_on_at(link.handshake_deadline):
@@ -560,7 +588,7 @@ class _ServerConnection:
             self._on_fault(link, error)
 
     def _verify(self, method: str, proof: bytes) -> Welcome:
-        """Who has this proof? Raises `NotAuthenticated`."""
+        """Verify a proof. Raises `NotAuthenticated`."""
         link, methods = self.link, self._endpoint.methods
         verify = methods.get(method)
         if verify is None:
@@ -573,7 +601,7 @@ class _ServerConnection:
                     " same HOME)"
                 )
             raise NotAuthenticated(
-                f"who speaks here says who it is by {method_names}; {link.peer_address} came with"
+                f"this server requires authentication by {method_names}; {link.peer_address} came with"
                 f" {method if method.isascii() and method.isalnum() else 'another method'}"
             )
         return verify(self._meeting(), proof)
