@@ -7,7 +7,7 @@ The platform layer:
     interfaces/host.py                     The platform layer as protocols: connections, disks, maps,
                                            randomness, wall clock.
     machine.py                             Implement a host on the real machine.
-    interfaces/errors.py                   Every error with its wire code, grouped by the reaction of the caller.
+    interfaces/errors.py                   Every error with its wire code, by the reaction of the caller.
     interfaces/principals.py               Users and nodes on a connection, and the forms of a proof (pure).
     interfaces/log_lines.py                Loggers. Lines of a client's loop are handled in another thread.
 
