@@ -278,7 +278,11 @@ class ReadCursor:
         self._reader = reader
         self._mutex = Mutex()
         self._in_step = False
-        """A thread executes a step under the mutex, or was interrupted in one."""
+        """Whether a thread may be inside a step, or was interrupted in one.
+
+        It stays True if a step raised an error. This is harmless: if it is True, `_check_reentry` inspects
+        the stack of the thread (`has_interrupted`), and only that decides.
+        """
         self._start_position = reader.position
         self._inbox: Inbox[Columns] = Inbox()
         self._fetched = self._inbox.items

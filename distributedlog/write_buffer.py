@@ -367,7 +367,11 @@ class WriteBuffer:
         """The greatest given txid that needs no further check. -1 means that all need one."""
         self._mutex = Mutex()
         self._in_step = False
-        """A thread executes a step under the mutex, or was interrupted in one."""
+        """Whether a thread may be inside a step, or was interrupted in one.
+
+        It stays True if a step raised an error or returned early. This is harmless: if it is True,
+        `_check_reentry` inspects the stack of the thread (`has_interrupted`), and only that decides.
+        """
         self._submitted: deque[PendingBulk] = deque()
         """Bulks that the writer has accepted, until all their outcomes are known."""
         self._submitting: Chunk | None = None

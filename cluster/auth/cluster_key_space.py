@@ -199,8 +199,11 @@ def _rights_for_state_change(key: bytes, before: bytes | None, after: bytes | No
 def _rights_for_move_change(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """Return the rights that allow a change of a move request.
 
-    Only the repair leader and operators may create one. The target bookie updates and deletes it. If a bookie
-    could create one for itself, a stolen bookie could store and read any ledger.
+    Only the repair leader and operators may create one. If a bookie could create one for itself, a
+    compromised bookie could store and read any ledger.
+
+    The target bookie (`OWN`) updates it with heartbeats, and deletes it at the end. The rule also allows this
+    to bookies that store the ledger (`REPLICA_HOLDER`).
     """
     is_created = before is None and after is not None
     return (
@@ -225,7 +228,7 @@ def _rights_for_registration(key: bytes, before: bytes | None, after: bytes | No
 
 
 def _rights_for_next_id(key: bytes, before: bytes | None, after: bytes | None) -> int:
-    """Allow only that the next ID increases, by at most `IDS_PER_STEP_MAX`."""
+    """Allow only that the next ID increases, by at most `IDS_PER_STEP_MAX`. No right allows a deletion."""
     if after is None:
         return 0
     next_before = 1 if before is None else ids.decode_next_ledger(before)

@@ -232,15 +232,18 @@ class Retention:
     async def run_pass(self) -> None:
         """Check all logs that are due once.
 
+        An unexpected exception or an unreadable record affects only its log. Other errors end the pass.
+
         Raises:
             Superseded: Another process has changed the clock.
+            DistributedLogError: The metadata store did not answer, for example. `run` repeats the pass.
         """
         now = trio.current_time()
         if now - self._scanned_at >= RESCAN_S:
             await self._rescan()
             self._scanned_at = now
         if not self._watched_logs:
-            self._clock.reset()
+            self._clock.reset()  # the clock stands still until a log has a retention rule again
             return
         await self._clock.advance()
         for log_id, watched in [*self._watched_logs.items()]:
@@ -249,6 +252,7 @@ class Retention:
             unit = f"the retention of log {log_id:016x}"
             if self._failures.is_waiting(unit):
                 continue
+            # `attempt` would record `Superseded` as a failure of this log, so it is raised after the attempt.
             is_superseded = False
             try:
                 with self._failures.attempt(unit, every_s=CHECK_S_MAX):
@@ -263,7 +267,7 @@ class Retention:
             if is_superseded:
                 raise Superseded
             if self._failures.is_waiting(unit):
-                watched.due_at = 0.0  # it failed, and is retried after its pause
+                watched.due_at = 0.0  # an unexpected failure: due when its retry delay has passed
         self._blocked_work.end_pass()
 
     def _reset(self) -> None:

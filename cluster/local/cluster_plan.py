@@ -185,7 +185,11 @@ def with_bookies(plan: ClusterPlan, bookies: int) -> ClusterPlan:
 def with_proxies(
     plan: ClusterPlan, write_proxies: int, read_proxies: int, host: str
 ) -> ClusterPlan:
-    """Return the plan with proxies on free ports. They store nothing, and are not in the file."""
+    """Return the plan with proxies added.
+
+    A proxy stores no data and is not in the stored plan. Port 0 lets the system choose a free port at each
+    start.
+    """
     proxies = [
         PlannedNode(f"{kind}{number + 1}", kind, (host, 0))
         for kind, count in ((WRITE_PROXY, write_proxies), (READ_PROXY, read_proxies))

@@ -160,7 +160,12 @@ async def _premises(metadata: Metadata, bookie: str) -> list[Compare]:
 
 
 async def _resolve_bookie(metadata: Metadata, name: str, members: Collection[str]) -> str:
-    """Return the ID of the bookie with a name; "" for a metadata node.
+    """Return the ID of the bookie with a name or ID; "" for a metadata node.
+
+    Args:
+        metadata: The metadata store.
+        name: The name of a node, or the ID of a bookie or its beginning (`find_bookie`).
+        members: The names of the metadata nodes.
 
     Raises:
         InvalidRequest: A metadata node and a bookie have this name, or two bookies.

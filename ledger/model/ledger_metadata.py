@@ -386,7 +386,11 @@ def _subtract_loss(loss: DeclaredLoss, other: DeclaredLoss) -> list[DeclaredLoss
 def append_or_replace_fragment(
     ensembles: tuple[Fragment, ...], first_entry: int, bookies: Sequence[str]
 ) -> tuple[Fragment, ...]:
-    """Append a fragment, or replace the last one if it starts at the same entry (inv. 6)."""
+    """Append a fragment, or replace the last one if it starts at the same entry.
+
+    A fragment never starts before the last one (inv. 6). If both start at the same entry, the last one has no
+    confirmed entries. The epoch grows in both cases, because it identifies the add streams.
+    """
     last = ensembles[-1]
     assert first_entry >= last.first_entry, (
         f"inv. 6: a fragment at {first_entry} below the last one at {last.first_entry}"

@@ -164,7 +164,11 @@ class PendingAdds:
         return slot.stream
 
     def unsent(self, stream: SlotStream) -> Iterator[Buffer]:
-        """Yield the records with which a new stream starts, in order."""
+        """Yield the records with which a new stream starts, in order.
+
+        These are all added records of its slot from its first entry on. An earlier stream of the slot may
+        have sent some of them.
+        """
         entry = self.striping.next_held(stream.slot, stream.first_entry)
         while entry <= self.last_entry:
             record = self._records[entry - self._first_kept_entry]

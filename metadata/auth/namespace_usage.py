@@ -113,7 +113,11 @@ class NamespaceUsageCounter:
         state.subscribe(self._on_change)
 
     def count_some(self, keys_max: int = KEYS_PER_STEP) -> bool:
-        """Count some of the keys that existed before. Return whether there are more."""
+        """Continue the scan by up to ``keys_max`` keys. Return whether there are more.
+
+        Changes of keys up to the scan position are counted immediately (`_on_change`). Later keys are counted
+        when the scan reaches them.
+        """
         state = self._state
         if state is None or self._counted_to is None:
             return False

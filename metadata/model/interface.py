@@ -128,8 +128,12 @@ class Metadata(Protocol):
     async def grant_lease(self, ttl_ms: int) -> int:
         """Create a lease and return its number.
 
-        The lease ends ``ttl_ms`` after its last renewal, or 1 s after the connection of this process is
-        lost.
+        The lease ends ``ttl_ms`` after its last renewal. The caller renews it in time with `renew_lease`.
+        If the connection is lost, the lease ends within 1 s unless it is renewed on another one.
+        `MetadataClient` sends this one renewal automatically.
+
+        Args:
+            ttl_ms: The time to live in ms. Values below 100 ms or above one day are set to that limit.
 
         Raises:
             InvalidRequest: ``ttl_ms`` is negative.

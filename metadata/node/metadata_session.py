@@ -184,6 +184,11 @@ class MetadataSession:
             member.replica.on_message(message)
 
     def _read(self, member: MemberNode, ident: int, body: memoryview) -> None:
+        """Reply with a key (without an end in the request) or with a page of a range.
+
+        The state contains all commands that were acknowledged before the request (`read_linearizable`). The
+        rights are those at the time of the reply.
+        """
         request = RangeRequest.decode(body)
         try:
             check_not_secret(request.start, request.end)
@@ -198,6 +203,7 @@ class MetadataSession:
                 return
             if not self._check_credit(ident):
                 return
+            # None: all keys are visible. A function decides for each key. Otherwise: the visible ranges.
             visible_parts = (
                 member.may_read(self._link, request.start, request.end)
                 if state.authorization_revision

@@ -359,14 +359,18 @@ class Raft:
         return started
 
     def set_state_valid(self, is_valid: bool, now: float) -> None:
-        """Set whether this node's state equals that of the majority. If not, the node steps down."""
+        """Set whether this node's state equals that of the majority.
+
+        A node with a different state steps down if it leads. It does not campaign (`can_campaign`) until it
+        has installed the leader's snapshot.
+        """
         if is_valid == self.is_state_valid:
             return
         self.is_state_valid = is_valid
         if self._leader_state is not None:
             self._become_follower(self.term, "", now)
         else:
-            self._reset_election_timer(now)
+            self._reset_election_timer(now)  # stops the timer, or starts it again
         self._check_invariants()
 
     def on_persisted(self, number: int, now: float) -> None:

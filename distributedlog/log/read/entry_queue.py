@@ -116,7 +116,8 @@ class EntryQueue:
         """Connect the source that fills the queue.
 
         Args:
-            last_response: Returns the time when a server last answered for this log.
+            last_response: Returns the time when a server last answered for this log. It distinguishes an idle
+                log from unreachable servers (`last_response_at`).
             stop: Called at each `close` and `fail`, because no more entries are needed.
             on_capacity: Called after each `pop_entry` that leaves at least half of the capacity free.
         """
@@ -254,7 +255,7 @@ class EntryQueue:
             )  # the source waited for its reader, not for entries
 
     def end(self, error: DistributedLogError | None = None) -> None:
-        """End the queue. ``error`` is raised after the queued entries."""
+        """End the queue. ``error`` is raised after the queued entries. The first error is kept."""
         self.ended = True
         if self.error is None:
             self.error = error

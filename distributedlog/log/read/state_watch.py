@@ -53,7 +53,7 @@ class StateWatch:
         return incarnation_text(self._log_id)
 
     async def load(self) -> None:
-        """Read the state again.
+        """Read the present state now, without waiting for the watch.
 
         Raises:
             LogDeleted: The log is deleted, or its deletion has started.
@@ -61,6 +61,7 @@ class StateWatch:
         """
         self._update(await self._metadata.get(state_key(self._log_id)))
         if self.error is None and self.state.deleting:
+            # Not stored in `error`: readers continue until the deletion has recorded the end.
             raise _deleting_error(self.state)
         if self.error is not None:
             raise self.error.again()

@@ -152,11 +152,11 @@ class SegmentWriter:
         validated = validate_columns(
             txids, payloads, self._max_txid, self._refuses_unordered, self._name, policy
         )
-        validated.copy_records()
+        validated.copy_records()  # `flush` may wait, and the caller may change its lists meanwhile
         if txids is None:
-            entry_txids = [0] * validated.record_count
+            entry_txids = [0] * validated.record_count  # placeholders until the link assigns them
         elif validated.has_mixed_txids or (validated.record_count and validated.txids is None):
-            raise self._mixed_txids_error()
+            raise self._mixed_txids_error()  # some IDs are None, or all of them
         else:
             entry_txids = validated.txids or []
             if entry_txids:

@@ -162,7 +162,11 @@ class ProducerSink:
 
     @property
     def opened_producer(self) -> OpenedProducer | None:
-        """The producer as first opened; None for a plain producer."""
+        """The producer as it was first opened.
+
+        The source continues at its next sequence. Streams that are opened later may start at a higher one.
+        None for a plain producer (without a name), or before `open`.
+        """
         opened = self._first_opened
         if not self._producer or opened is None:
             return None

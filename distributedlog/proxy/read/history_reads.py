@@ -183,7 +183,11 @@ class HistoryReads:
     # --- ranges -----------------------------------------------------------------------------------
 
     async def _get_range(self, feed: TailFeed, place: EntryPosition) -> _CachedRange:
-        """Return the range that starts at this place and ends at the ring at the latest."""
+        """Return the range that starts at this place and ends at the ring at the latest.
+
+        Subscribers at the same place share one read: the first one reads, the others wait for it. A failed
+        read raises its error for all of them. The next subscriber reads again.
+        """
         key = (feed, place)
         cached_range = self._ranges.get(key)
         if cached_range is None:
@@ -195,6 +199,8 @@ class HistoryReads:
                 raise
             finally:
                 cached_range.loaded.set()
+                # This key only marked the read in progress. `_cache` adds a key per frame of the range, so a
+                # range without frames is not found again.
                 if (
                     self._ranges.get(key) is cached_range
                 ):  # otherwise another range with this place is or was cached
