@@ -19,10 +19,11 @@ from ..storage.ledger_state_snapshot import LedgerStateSnapshots
 INDEX_LAG_S = 60.0
 """After this time without a checkpoint, a condition reports that the index is behind."""
 CHECKPOINT_PAUSE_S = 0.002
-"""Pause between two slices of a checkpoint, for adds. Without it, fifty thousand runs of lone entries stopped
+"""Pause between two slices of a checkpoint, for adds. Without it, fifty thousand single-entry extents stopped
 the adds of all bookies of an ensemble at the same moment, because all of them count the same entries."""
 THRESHOLD_FACTOR_MIN = 0.6
-"""Each checkpoint waits for a random share of the bounds, at least this: bookies do not synchronize."""
+"""Each checkpoint waits for a random fraction of its thresholds, at least this one. This keeps bookies from
+synchronizing."""
 
 
 class Checkpointer:
@@ -43,13 +44,13 @@ class Checkpointer:
         self._group_commit = group_commit
         self._health = health
         self.lock = trio.Lock()
-        """Held while runs of the map change: by a checkpoint, and by a relocation of records."""
+        """Held while a checkpoint or a relocation changes extents of the map."""
         self._index_written_at = trio.current_time()
         self.first_unindexed_sequence = 0
         """The sequence of the first block that is not in the index's map."""
 
     async def run(self, after_each: Callable[[], Awaitable[None]]) -> None:
-        """Write a checkpoint whenever one is due, then call ``after_each``, until cancelled."""
+        """Write a checkpoint whenever one is due, then call ``after_each``. Runs until cancelled."""
         rng = Random(self._journal.seed)
         while True:
             self._group_commit.checkpoint_threshold_factor = rng.uniform(THRESHOLD_FACTOR_MIN, 1.0)
@@ -65,7 +66,7 @@ class Checkpointer:
                 await trio.sleep(RETRY_SPACE_S)
 
     def _report_lag(self, succeeded: bool) -> None:
-        """Report an index that is behind: it makes the next start slow, and keeps every journal file."""
+        """Report an index that is behind. The next start is slow then, and no journal file can be removed."""
         now = trio.current_time()
         if succeeded:
             self._index_written_at = now
@@ -78,7 +79,7 @@ class Checkpointer:
     async def try_checkpoint(self, pause_s: float = 0.0) -> bool:
         """Write a checkpoint; return False if the disk of the index is full. The bookie is then read-only.
 
-        ``rest_s``: as in `Index.checkpoint`.
+        ``pause_s`` is the pause between two slices, for adds.
         """
         try:
             await self.checkpoint(pause_s)
@@ -88,12 +89,12 @@ class Checkpointer:
 
     async def checkpoint(self, pause_s: float = 0.0) -> None:
         """Write a checkpoint. Raises `DiskFull` if nothing was written, even without the reserve."""
-        async with self.lock:  # a later position must not land before earlier runs
+        async with self.lock:  # a later position must not be stored before earlier extents
             try:
                 await self._write_checkpoint(pause_s)
             except DiskFull:
                 self._space.checkpoint_failed = True
-                # The reserve has room for deletions, fences and adds that were taken before.
+                # The reserve has space for deletions, fences and adds that were accepted before.
                 reserve_freed = await self._index_reserve.free()
                 self._space.check()
                 if not reserve_freed:
@@ -104,15 +105,14 @@ class Checkpointer:
     async def replace_extents(
         self, ledger: Ledger, changes: list[tuple[ExtentLocation, list[ExtentLocation]]]
     ) -> None:
-        """Replace these runs of a ledger by parts of them, durably. Raises `DiskFull`."""
+        """Replace these extents of a ledger by parts of them, durably. Raises `DiskFull`."""
         async with self.lock:
-            await (
-                self._write_checkpoint()
-            )  # the map then has all runs, and is the only place to change
+            # The map then has all extents, and is the only place to change.
+            await self._write_checkpoint()
             await self._index.replace_extents(ledger, changes)
 
     async def delete_extents(self, ledger: Ledger) -> None:
-        """Delete the runs of a ledger without adds under way, durably. Raises `DiskFull`."""
+        """Delete the extents of a ledger durably; no add to it may be pending. Raises `DiskFull`."""
         async with self.lock:
             await self._write_checkpoint()
             if not ledger.deleted:

@@ -1,4 +1,4 @@
-"""Writing one cold file: runs from anywhere, verified, put in order, a few MiB at a time."""
+"""Write one compacted file: read extents, verify them and write them sorted, a few MiB at a time."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,25 +15,26 @@ from ..format import journal_format as jb
 from ..format.extent_map import ExtentLocation
 
 IO_BYTES = 256 * 1024
-"""Read, and written, in one call: a commit waits for one such step of the device at most."""
+"""The size of one read or write. A commit waits for at most one such device operation."""
 WINDOW_BYTES = 4 * 1024 * 1024
-"""Put in order in memory, then written."""
+"""The bytes that are sorted in memory before they are written."""
 WINDOW_EXTENTS = 1000
-"""The same: single entries of a hundred bytes are many in 4 MiB, and all are sorted in one turn."""
+"""The extents that are sorted in memory. This limits the time of one sort, because 4 MiB can contain many
+single-entry extents of a hundred bytes."""
 READ_GAP_BYTES = 64 * 1024
-"""Between two live runs: cheaper to read than to ask twice."""
+"""Two live extents with a gap up to this size are read together, which is cheaper than two reads."""
 RECORDS_PER_YIELD = 200
-"""Verified between two turns of the loop: about half a millisecond."""
+"""The records that are verified in one event-loop iteration: about half a millisecond."""
 
 ReadFile = Callable[[int, int, int], Awaitable[bytes]]
-"""Of a file, by number, from an offset on so many bytes. Raises `CorruptData`, `TooBusy`."""
+"""Read bytes of a file, given its number, an offset and a length. Raises `CorruptData`, `TooBusy`."""
 Throttle = Callable[[int], Awaitable[None]]
-"""So many bytes were read or written: returns when the next may be."""
+"""Report that this number of bytes was read or written, and wait until the next operation is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtentMove:
-    """A run that lies in a file, and its place in the one that is written."""
+    """An extent with its present location and its location in the compacted file."""
 
     ledger: int
     source: ExtentLocation
@@ -41,9 +42,9 @@ class ExtentMove:
 
 
 class CompactedFileWriter:
-    """Writes the records of some runs, which are given sorted, and what says where they lie.
+    """Write the records of sorted extents and a footer that lists them.
 
-    Nothing of it counts before the file has its name.
+    The file is not used before the caller has renamed it to its final name.
     """
 
     def __init__(
@@ -71,14 +72,18 @@ class CompactedFileWriter:
         self._last_extent: tuple[int, ExtentLocation] | None = None
         self._extent_hash = xxhash.xxh3_64()
         self.corrupt: list[tuple[int, ExtentLocation]] = []
-        """Runs that do not hold what the index says: not copied."""
+        """Extents that were not copied, because their bytes do not match the index."""
         self.first_error: CorruptData | UnsupportedFormat | None = None
-        """What was met first."""
+        """The first error that was found."""
 
     async def write(self, moves: Sequence[ExtentMove]) -> bool:
-        """Write and sync all of it; False where something is rotten: then it is no whole file.
+        """Write and sync the whole file; return False if an extent is corrupt.
 
-        Raises `DiskFailed`, `TooBusy`.
+        In that case the file is incomplete, and `corrupt` lists the extents.
+
+        Raises:
+            DiskFailed: A write or sync failed.
+            TooBusy: No file descriptor is free.
         """
         window_offset = cb.DATA_OFFSET
         unwritten = b""
@@ -108,7 +113,7 @@ class CompactedFileWriter:
     async def _read_window(
         self, buffer: memoryview, window_offset: int, window: Sequence[ExtentMove]
     ) -> None:
-        """Read the window's runs, as they lie on the device, into their places."""
+        """Read the extents of a window in device order into their places in ``buffer``."""
         for group in _read_groups(window):
             await self._read_group(buffer, window_offset, group)
 
@@ -122,7 +127,7 @@ class CompactedFileWriter:
         except CorruptData as error:
             if len(group) == 1:
                 self._record_corrupt(group[0], error)
-            else:  # what cannot be read is one of them, perhaps
+            else:  # perhaps only one of the extents is unreadable
                 for move in group:
                     await self._read_group(buffer, window_offset, (move,))
             return
@@ -143,7 +148,7 @@ class CompactedFileWriter:
         self.first_error = self.first_error or error
 
     def _add_to_footer(self, move: ExtentMove, view: memoryview) -> None:
-        """What the footer says of it; joined with the one before where they are one run."""
+        """Add an extent to the footer, merged with the previous one if they are contiguous."""
         previous = self._last_extent
         merged = (
             previous[1].merge_with(move.target)
@@ -165,7 +170,7 @@ class CompactedFileWriter:
     async def _finish(self, offset: int) -> None:
         self._finish_extent()
         assert len(self._footer_extents) == self._compacted.extent_count, (
-            "laid out as it is written"
+            "the layout matches the written extents"
         )
         footer_offset = offset
         payloads: list[bytes] = []
@@ -181,7 +186,9 @@ class CompactedFileWriter:
             len(self._footer_extents),
             xxhash.xxh3_64_intdigest(b"".join(payloads)),
         )
-        assert offset == self._compacted.length - jb.TRAILER_SPACE, "laid out as it is written"
+        assert offset == self._compacted.length - jb.TRAILER_SPACE, (
+            "the layout matches the written blocks"
+        )
         await self._write_block(cb.COMPACTED_TRAILER, offset, trailer.encode())
         await self._write_block(
             cb.COMPACTED_HEAD, 0, cb.encode_head(self._bookie_id, self._compacted.number)
@@ -214,13 +221,13 @@ class CompactedFileWriter:
 
 
 async def _verify(view: memoryview, move: ExtentMove) -> None:
-    """Every record's own digest, and that it is the one that the index means (H90)."""
+    """Check the digest and the IDs of each record against the index (H90)."""
     expected = move.source.first
     for record in entries.records(view):
         if record.ledger != move.ledger or record.entry != expected:
             raise CorruptData(
-                f"ledger {record.ledger} entry {record.entry} where ledger {move.ledger} entry {expected}"
-                f" should be: file {move.source.file_number}"
+                f"file {move.source.file_number} has ledger {record.ledger} entry {record.entry} in place of"
+                f" ledger {move.ledger} entry {expected}"
             )
         expected += 1
         if not expected % RECORDS_PER_YIELD:
@@ -228,12 +235,12 @@ async def _verify(view: memoryview, move: ExtentMove) -> None:
     if expected != move.source.last + 1 or len(view) != move.source.length:
         raise CorruptData(
             f"ledger {move.ledger} entries {move.source.first} to {move.source.last}: file"
-            f" {move.source.file_number} holds them up to {expected - 1}"
+            f" {move.source.file_number} has them only up to {expected - 1}"
         )
 
 
 def _windows(moves: Sequence[ExtentMove]) -> Iterator[Sequence[ExtentMove]]:
-    """Stretches of the file that is written, each put in order in memory."""
+    """Yield ranges of the new file that are each sorted in memory."""
     start = size_bytes = 0
     for index, move in enumerate(moves):
         if index > start and (
@@ -247,7 +254,7 @@ def _windows(moves: Sequence[ExtentMove]) -> Iterator[Sequence[ExtentMove]]:
 
 
 def _read_groups(window: Sequence[ExtentMove]) -> Iterator[Sequence[ExtentMove]]:
-    """Runs that lie near each other, in the order of the device: each group is one read."""
+    """Yield groups of nearby extents in device order; each group is one read."""
     group: list[ExtentMove] = []
     for move in sorted(window, key=lambda move: (move.source.file_number, move.source.offset)):
         if group:

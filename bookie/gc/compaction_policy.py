@@ -1,47 +1,51 @@
-"""Which files of a bookie are worth rewriting, and of which pages may be given back (pure).
+"""Select the files to compact, and the compacted files in which to free pages (pure).
 
-A byte is rewritten only with a file of which at least `DEAD_SHARE` is dead, or that is small: so what lives
-long is written twice, not again and again. In a cold file whole ledgers lie together: what is deleted there
-is given back by the page, without any rewriting, and counts as dead no more.
+A live byte is copied only if its file is small, or if at least `DEAD_SHARE` of the file is dead. So
+long-lived records are written twice, not again and again. A compacted file is sorted by ledger. Its dead
+records are contiguous, so their pages can be freed without copying. Freed pages no longer count as dead.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 DEAD_SHARE = 0.15
-"""Of what a file takes, what is its own aside: live records take at most 1 / 0.85 of their bytes."""
+"""A file is compacted if this share of its bytes, without its overhead, is dead. Live records thus occupy at
+most 1 / 0.85 of their size."""
 DEAD_SHARE_DISK_LOW = 0.05
-"""Where the disk is nearly full."""
+"""Used in place of `DEAD_SHARE` when the disk is nearly full."""
 COMPACTED_DEAD_BYTES_MIN = 64 * 1024
-"""Less is what borders of ledgers leave in pages that are half dead: a file would be rewritten for ever."""
+"""A compacted file with fewer dead bytes is not rewritten. Partly dead pages at the borders between ledgers
+always leave some dead bytes, so the file would be rewritten forever."""
 SMALL_BYTES = 1024 * 1024
 SHORT_OUTPUT_S = 60.0
 SHORT_OUTPUT_BYTES = 8 * 1024 * 1024
-"""Of one cold file in the first minute after a start: two seconds' work at the slowest."""
+"""Maximum size of a compacted file in the first minute after a start: two seconds of work at the lowest rate.
+"""
 PUNCH_DEAD_DIVISOR = 16
-"""Pages are looked for where a 16th of the file has died since the last look."""
+"""A file is checked for free pages when a 16th of it has died since the last check."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """A sealed file of a bookie whose records are all in the index's map. Sizes are bytes."""
+    """A sealed file of a bookie whose extents are all in the index's map. Sizes are in bytes."""
 
     number: int
     allocated_bytes: int
-    """Of the device."""
+    """The bytes that the file occupies on the device."""
     overhead_bytes: int
-    """What is no reason to rewrite it: head, footer and trailer of a cold file, which another one has too;
-    of a journal file all that is no entry, for the first minutes."""
+    """Bytes that are not a reason to rewrite the file. In a compacted file these are the head, footer and
+    trailer, which its replacement needs as well. In a journal file these are, for the first ten minutes, all
+    bytes that are not entries."""
     live_bytes: int
     is_compacted: bool
 
     @property
     def dead_bytes(self) -> int:
-        """What rewriting it would give back."""
+        """The bytes that rewriting the file would free."""
         return max(0, self.allocated_bytes - self.overhead_bytes - self.live_bytes)
 
     def is_mostly_dead(self, dead_fraction_min: float) -> bool:
-        """Is so much of it dead that it is worth being rewritten?"""
+        """Whether the dead share of the file is large enough to rewrite it."""
         if self.is_compacted and self.dead_bytes < COMPACTED_DEAD_BYTES_MIN:
             return False
         return self.dead_bytes >= dead_fraction_min * (self.dead_bytes + self.live_bytes)
@@ -50,10 +54,16 @@ class FileFacts:
 def files_to_compact(
     files: Iterable[FileFacts], *, live_bytes_max: int, small_bytes: int, disk_is_low: bool
 ) -> list[int]:
-    """The files whose live records are moved next, those that give most for their bytes first.
+    """Return the numbers of the files whose live records are moved next.
 
-    Together they hold about ``live_bytes_max``, or one of them holds more. Wholly dead ones are none of
-    this: they are removed as they are.
+    Files that free the most bytes per copied byte come first. Files without live records are not included,
+    because they are removed without copying.
+
+    Args:
+        files: All sealed files that the index covers.
+        live_bytes_max: Limit of the live bytes of all returned files. The first file may exceed it.
+        small_bytes: Journal files below this size are compacted even if they are not mostly dead.
+        disk_is_low: Whether to use the lower threshold `DEAD_SHARE_DISK_LOW`.
     """
     dead_fraction_min = DEAD_SHARE_DISK_LOW if disk_is_low else DEAD_SHARE
     live_files = [file for file in files if file.live_bytes]
@@ -63,9 +73,8 @@ def files_to_compact(
         if file.is_mostly_dead(dead_fraction_min)
         or (not file.is_compacted and file.allocated_bytes < small_bytes)
     ]
-    if (
-        candidates
-    ):  # what few bytes there are in small cold files goes along: else there were ever more files
+    if candidates:
+        # Small compacted files are included, so that their number does not grow without limit.
         numbers = {file.number for file in candidates}
         candidates += [
             file
@@ -84,9 +93,10 @@ def files_to_compact(
 
 
 def files_to_punch(files: Iterable[FileFacts], live_bytes_before: Mapping[int, int]) -> list[int]:
-    """The cold files in which pages may be given back.
+    """Return the numbers of the compacted files in which pages may be freed.
 
-    ``live_before``: what was live at the last look, by number; at the beginning all records.
+    ``live_bytes_before`` has the live bytes of each file at its last check. Before the first check, these are
+    the bytes of all its records.
     """
     return [
         file.number
@@ -99,10 +109,16 @@ def files_to_punch(files: Iterable[FileFacts], live_bytes_before: Mapping[int, i
 
 
 def output_bytes_max(live_bytes: int, first_file_bytes: int, uptime_s: float) -> int:
-    """Of one cold file, by what is live in all: 64 MiB, more where that would make very many.
+    """Return the maximum size of one compacted file.
 
-    Where journal files are small, as on a small disk, no more than four of the smallest. ``up_s``: since the
-    start, of which the first minute makes short ones: a file that a kill cuts short is begun anew.
+    The size is 64 MiB. It is larger for a bookie with many live bytes, to limit the number of files, and at
+    most four smallest journal files on a small disk. In the first minute after a start it is at most 8 MiB,
+    because a compacted file that a kill interrupts is started again from scratch.
+
+    Args:
+        live_bytes: The live bytes of all files.
+        first_file_bytes: The size of the smallest journal file.
+        uptime_s: The seconds since the start.
     """
     mib = 1024 * 1024
     size = max(min(64 * mib, 4 * first_file_bytes), min(live_bytes // 32, 256 * mib))

@@ -1,16 +1,16 @@
-"""Live records move out of files that are mostly dead, into cold files where whole ledgers lie together.
+"""Move live records out of mostly dead files into compacted files, which are sorted by ledger.
 
-A file is only removed when nothing in it is live, and it holds the records of all ledgers that were written
-at a time. So what is left of it is copied, and the file goes:
+A file can be removed only if it has no live record, and it contains records of all ledgers that were written
+at the same time. So its remaining live records are copied first:
 
-1. The index says what is live in it. Each record is read, its own digest verified (H90), and written to
-   ``cold-N.tmp``, which is synced and gets its name (`compacted_file_writer.py`).
-2. A durable control record says that the file is there; a checkpoint of the index lists it (H85, H86).
-3. One transaction of the index points to the copies, of those runs that are as they were (H84).
-4. Nothing of the old file is left, says the index, counted again: it goes as every dead file goes.
+1. The index lists the live extents of the file. Each record is read, its own digest is verified (H90), and it
+   is written to ``cold-N.tmp``. This file is synced and then renamed (`compacted_file_writer.py`).
+2. A durable control record lists the new file, and so does a checkpoint of the index (H85, H86).
+3. One transaction of the index points to the copies. It skips extents that have changed since (H84).
+4. The live bytes of the old file are counted again. If none are left, it is removed like every dead file.
 
-Between any two steps each record is where the index says, or in two places with equal bytes. A start
-removes what was not finished; a file that is listed and to which nothing points is dead, like any other.
+Between any two steps, each record is at the location in the index, or at two locations with equal bytes. A
+start removes unfinished files. A listed file without references from the index is dead, like any other.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -39,34 +39,39 @@ from .compaction_policy import FileFacts, files_to_compact, files_to_punch, outp
 from .extent_relocation import MOVES_PER_YIELD, PAIRS_PER_SEEK, ExtentRelocation
 
 EXTENTS_MAX = 100_000
-"""Moved in one go: they are in memory meanwhile, some 30 MB."""
+"""The extents that are moved at once. They are kept in memory for that time, about 30 MB."""
 ROWS_PER_YIELD = 1000
-"""Of a footer: some half a millisecond."""
+"""The footer rows that are decoded in one event-loop iteration: about half a millisecond."""
 RANGES_MIN = 1000
-"""So few are looked at, however small the index is."""
+"""At least this many ranges are queried, even if the index is small."""
 SMALL_BYTES = 1024 * 1024
 PUNCH_CALL_BYTES = 16 * 1024 * 1024
-"""Given back in one call. It costs the device about as much as reading a hundredth of it."""
+"""The bytes that one call frees. This costs the device about as much as reading a hundredth of them."""
 PUNCH_COST = 100
+"""Freeing this many bytes counts as reading one byte."""
 PAUSE_S = 0.002
 PAUSES_S_MAX = 5.0
-"""Of one cold file, in sum: to go twice through an index of ten million runs would take minutes of them."""
+"""The sum of all pauses for one compacted file. Two passes over an index of ten million extents would
+otherwise pause for minutes."""
 SPACE_CHECK_S = 1.0
-"""Where room is short, between two looks."""
+"""The interval of checks for low disk space while the next compaction is not due."""
 FIRST_COMPACTION_S = 2.0
-"""After a start, at the latest: where it is killed again and again nothing would ever move."""
+"""The maximum delay of the first compaction after a start. With a longer one, a bookie that is killed again
+and again would never compact."""
 YOUNG_FILE_S = 600.0
-"""A journal file of small commits is a fifth headers, padding and footer, of lone records nearly all of it.
-It is not rewritten for that so soon: much is deleted young, and who writes now has CPU and device."""
+"""The padding of a younger journal file is no reason to compact it. With small commits, a fifth of the file
+is headers, padding and footer, with single-record entries nearly all of it. Many young records are deleted
+soon, and the present writers need the CPU and the device."""
 YOUNG_FILE_SPACE_DIVISOR = 8
-"""What is left alone so is no more than this part of what is free, the youngest first: a disk that fills in
-that time is to have room for cold files, and not to become read-only before."""
+"""The padding in young files is tolerated up to this part of the free space, newest files first. Otherwise a
+disk that fills within `YOUNG_FILE_S` would lack space for compacted files, and the bookie would become
+read-only."""
 
 log = get_logger("distributedlog.bookie.gc.compactor")
 
 
 class Compactor:
-    """What gives the room of dead records back, in files that still have live ones."""
+    """Free the space of dead records in files that still have live records."""
 
     def __init__(
         self,
@@ -76,7 +81,10 @@ class Compactor:
         health: BookieHealth,
         on_damage: Callable[[DistributedLogError, int, int, int], None],
     ) -> None:
-        """``on_damage`` gets why entries (ledger, first, last) could not be copied."""
+        """Create the compactor of one bookie.
+
+        ``on_damage`` receives the error and the entries (ledger, first, last) that could not be copied.
+        """
         self._disk = storage.disk
         self._journal = storage.journal
         self._index = storage.index
@@ -92,20 +100,21 @@ class Compactor:
         self.pacer = Pacer()
         self._next_io_at = 0.0
         self._work_allowed = trio.Event()
-        """Not set in the quiet second of a round."""
+        """Not set during the second of each round in which commits are measured without compaction."""
         self._round_ends_at = -inf
         self._started_at = trio.current_time()
         self._paused_s = 0.0
-        """Since the last cold file was begun."""
+        """Since the current compacted file was started."""
         self._corrupt_extents: dict[int, tuple[int, ExtentLocation]] = {}
-        """Files with a run that cannot be copied, and one such: they stay until it is gone from there."""
+        """Files with an extent that cannot be copied, and one such extent. They are kept until the index no
+        longer refers to it."""
         self._live_bytes_at_punch: dict[int, int] = {}
-        """Of cold files: what was live when their pages were last looked at."""
+        """The live bytes of each compacted file when it was last checked for free pages."""
         self._can_punch = True
-        """As far as is known the file system gives pages back."""
+        """False once the file system has failed to free pages."""
 
     async def run(self) -> None:
-        """Look for what is worth it, every few seconds, until cancelled. Raises what ends the node."""
+        """Compact files every few seconds until cancelled. Raises errors that end the node."""
         wait_s = min(self._options.compaction_s, FIRST_COMPACTION_S)
         while wait_s:
             await self._wait_until_due(wait_s)
@@ -114,7 +123,9 @@ class Compactor:
             wait_s = self._options.compaction_s
 
     async def _wait_until_due(self, wait_s: float) -> None:
-        """The next look is due; soon where room is short, for what was deleted may have made it worth it."""
+        """Wait until the next check is due, or until disk space is low: deletions may have made files worth
+        moving.
+        """
         due = trio.current_time() + wait_s
         while (remaining_s := due - trio.current_time()) > 0:
             await trio.sleep(min(remaining_s, SPACE_CHECK_S))
@@ -122,7 +133,11 @@ class Compactor:
                 return
 
     async def compact_once(self) -> bool:
-        """One look, and one cold file at most. False: nothing is worth it, or there is no room for it."""
+        """Write at most one compacted file, or free pages once; return whether to continue.
+
+        Returns:
+            False if no file is worth compacting, or if there is not enough disk space.
+        """
         files = [
             file
             for file in self._file_facts()
@@ -146,25 +161,33 @@ class Compactor:
             nursery.start_soon(self._run_pacing)
             done = False
             try:
-                # The first file of several may be sound: then it is tried alone, after its rest.
+                # A failure is recorded for the first file, which may not have caused it. That file is tried
+                # again after its retry delay.
                 with self._failures.attempt(_failure_unit((punchable or files_to_move)[0])):
                     done = await (
                         self._punch(punchable) if punchable else self._move(files_to_move)
                     )
-            except (TooBusy, DiskFull) as error:  # no descriptor, no room for the index: later
-                log.warning("bookie %s: nothing is moved now: %s", self._space.bookie_id, error)
+            except (
+                TooBusy,
+                DiskFull,
+            ) as error:  # no descriptor, or no space for the index: retry later
+                log.warning("bookie %s: compaction is postponed (%s)", self._space.bookie_id, error)
             nursery.cancel_scope.cancel()
         return done
 
     @property
     def _journal_reserve_bytes(self) -> int:
-        """What a cold file leaves of what is free: for the journal's next files, one where it is short."""
+        """Free space that a compacted file must leave for the next journal files: two, or one if space is
+        low.
+        """
         return (1 if self._space.is_low else 2) * self._options.first_file_bytes
 
     @property
     def _available_bytes(self) -> int:
-        """For copies, beside what says where they are. A file is only begun if all that lives in it fits:
-        nothing of it comes back before."""
+        """Space for copies, without the space for the index's references to them.
+
+        A file is moved only if all of its live records fit, because no space is freed before.
+        """
         return max(0, self._disk.free_bytes() - self._journal_reserve_bytes) * 3 // 4
 
     @property
@@ -174,10 +197,11 @@ class Compactor:
         return output_bytes_max(live, self._options.first_file_bytes, uptime_s)
 
     def _next_pause_s(self) -> float:
-        """Between two turns of the loop that go to moving: for who writes, and nobody does without room.
+        """Return the pause between two event-loop iterations of compaction work, which writers can use.
 
-        None where somebody waits for the index, as a checkpoint does: what is written meanwhile stays in
-        memory, of which too much makes a bookie read-only.
+        There is no pause if the bookie is read-only, because it then has no writers. There is none either if
+        a task such as a checkpoint waits for the index, because a delayed checkpoint fills the memory. Too
+        many extents in memory make a bookie read-only.
         """
         waiting = self._checkpointer.lock.statistics().tasks_waiting
         if waiting or self._space.read_only or self._paused_s >= PAUSES_S_MAX:
@@ -186,7 +210,7 @@ class Compactor:
         return PAUSE_S
 
     def _file_facts(self) -> list[FileFacts]:
-        """Of the files all of whose runs are in the index's map."""
+        """Return the facts of the files whose extents are all in the index's map."""
         journal, live = self._journal, self._index.live_bytes
         checkpointed = self._checkpointer.first_unindexed_sequence
         if not checkpointed:  # after a start on a full disk the map may have nothing yet
@@ -217,9 +241,9 @@ class Compactor:
         return facts
 
     def _young_padding_bytes(self, number: int, file_bytes: int, bytes_max: int) -> int:
-        """Of a journal file what no entry ever took, and is left alone for now.
+        """Return the bytes of a young journal file that are not entries, or 0 if they exceed ``bytes_max``.
 
-        ``room``: for what of all files is left alone.
+        ``bytes_max`` is the remaining allowance for the padding of all young files.
         """
         sealed = self._journal.sealed_file_info.get(number)
         if sealed is None or trio.current_time() >= sealed.sealed_at + YOUNG_FILE_S:
@@ -228,7 +252,7 @@ class Compactor:
         return padding if padding <= bytes_max else 0
 
     def _is_still_indexed(self, ledger_id: int, extent: ExtentLocation) -> bool:
-        """Is it in the map as it was? A healed run is not, nor one of a deleted ledger."""
+        """Whether the map still has this extent, which a repair or a deletion of the ledger removes."""
         stored = self._index.runs_from(ledger_id, extent.first, 1)
         return stored == [(ledger_id, extent)]
 
@@ -254,7 +278,7 @@ class Compactor:
                 self._index.live_bytes.get(source, 0) > 0 for source in sources
             ):
                 async with self._checkpointer.lock:
-                    # Never from what was counted while adds, deletions and moves went on (H84).
+                    # Counts that were updated during adds, deletions and moves are not trusted (H84).
                     await self.relocation.recount_live_bytes(
                         sources, ranges=ranges, next_pause_s=self._next_pause_s
                     )
@@ -263,10 +287,12 @@ class Compactor:
             self._journal.pinned_files -= pinned
 
     async def _footer_ranges_of(self, numbers: Iterable[int]) -> list[EntryRange] | None:
-        """Where the index may have runs in these files, as their footers say.
+        """Return the ranges in which the index may have extents in these files, from their footers.
 
-        None where that takes a look at all of it: one has no footer (it was written to when its process
-        ended), or no sound one, or they name so many places that all of it is read sooner.
+        Returns:
+            None if the whole index must be read: a footer is missing or corrupt, or the footers list so many
+            ranges that reading the whole index is faster. A file that was current when its process ended has
+            no footer.
         """
         ranges = FooterRanges()
         ranges_max = max(RANGES_MIN, self._index.stored_totals.extent_count // PAIRS_PER_SEEK)
@@ -299,7 +325,10 @@ class Compactor:
         return ranges.merged_ranges()
 
     async def _copy_extents(self, number: int, extents: list[tuple[int, ExtentLocation]]) -> bool:
-        """Make the cold file and point to it; False where it cannot be, or not of all of the runs."""
+        """Write the compacted file and point the index to it; return False if nothing was moved.
+
+        If some extents are corrupt, the others are written again without them.
+        """
         layout = cb.CompactedFileLayout(number)
         moves: list[ExtentMove] = []
         for count, (ledger_id, extent) in enumerate(extents, 1):
@@ -329,7 +358,7 @@ class Compactor:
         try:
             is_complete = await writer.write(moves)
             allocated_bytes = file.allocated_bytes()
-        except Exception:  # else each try would leave one until the next start
+        except Exception:  # otherwise each attempt would leave a file until the next start
             await self._disk.delete(name + cb.UNFINISHED_SUFFIX)
             raise
         finally:
@@ -339,7 +368,7 @@ class Compactor:
             self._corrupt_extents |= {
                 extent.file_number: (ledger, extent) for ledger, extent in writer.corrupt
             }
-            assert writer.first_error is not None, "something is rotten"
+            assert writer.first_error is not None, "an extent is corrupt"
             for ledger_id, extent in writer.corrupt:
                 self._on_damage(writer.first_error, ledger_id, extent.first, extent.last)
             corrupt = {(ledger, extent.first) for ledger, extent in writer.corrupt}
@@ -348,7 +377,7 @@ class Compactor:
         await self._disk.rename(name + cb.UNFINISHED_SUFFIX, name)
         await self._record_file_added(compacted, allocated_bytes)
         if not await self._checkpointer.try_checkpoint():
-            return False  # nothing points to the file: it is removed again
+            return False  # the index does not refer to the file, so it is removed again
         async with self._checkpointer.lock:
             await self.relocation.point_to_copies(
                 ((move.ledger, move.source, move.target) for move in moves),
@@ -359,11 +388,11 @@ class Compactor:
         return True
 
     async def _record_file_added(self, compacted: cb.CompactedFile, taken_bytes: int) -> None:
-        """Say durably that the file is there, before anything points to it (H85)."""
+        """Record the file durably, before the index refers to it (H85)."""
         durable = trio.Event()
 
         def added() -> None:
-            # At the very commit that says so: heads and checkpoints after it list the file.
+            # In the same commit as the record, so that later heads and checkpoints list the file.
             self._journal.compacted_files[compacted.number] = compacted
             self._journal.file_bytes[compacted.number] = taken_bytes
             durable.set()
@@ -379,13 +408,13 @@ class Compactor:
         file = await self._files.open(file_number)
         return await file.read_in_worker_unbuffered(offset, length)
 
-    # --- giving pages back ------------------------------------------------------------------------
+    # --- freeing pages ----------------------------------------------------------------------------
 
     async def _punch(self, numbers: list[int]) -> bool:
-        """Give back the pages of cold files in which nothing is live (H87).
+        """Free the pages of compacted files that have no live record (H87).
 
-        What is live is asked of the map itself, and can only become less: nothing new ever points into a
-        file that has its name. Head, footer and trailer stay.
+        The live extents are read from the map. They can only become fewer, because no new reference into a
+        complete compacted file is made. Head, footer and trailer are kept.
         """
         chosen: dict[int, cb.CompactedFile] = {}
         for number in numbers:
@@ -400,19 +429,23 @@ class Compactor:
             extents, is_complete = await self.relocation.runs_in(
                 chosen, 4 * EXTENTS_MAX, 1 << 62, ranges=ranges
             )
-            if not is_complete:  # what is not seen here may be live
+            if not is_complete:  # an extent that was not returned may be live
                 return False
             for number, compacted in chosen.items():
                 live = [extent for _, extent in extents if extent.file_number == number]
                 self._live_bytes_at_punch[number] = sum(extent.length for extent in live)
                 try:
                     could_punch = await self._punch_gaps(compacted, live)
-                except CorruptData as error:  # who reads in it is told; others go on
+                except (
+                    CorruptData
+                ) as error:  # a read of this file reports it; continue with the others
                     log.warning("bookie %s: %s", self._space.bookie_id, error)
                     continue
                 if not could_punch:
                     self._can_punch = False
-                    log.warning("this file system gives no pages back: files are rewritten")
+                    log.warning(
+                        "this file system cannot free pages of a file, so files are rewritten"
+                    )
                     break
         finally:
             self._journal.pinned_files -= chosen.keys()
@@ -437,7 +470,9 @@ class Compactor:
     # --- pace -------------------------------------------------------------------------------------
 
     async def _run_pacing(self) -> None:
-        """Let one second in ten pass without work, and learn from the commits, until cancelled."""
+        """Measure commit times in rounds: one second without compaction, then nine with it. Runs until
+        cancelled.
+        """
         try:
             while True:
                 times: list[float] = []
@@ -457,9 +492,9 @@ class Compactor:
             self._journal.commit_times = None
 
     async def _throttle(self, size_bytes: int) -> None:
-        """So many bytes were read or written: wait for as long as that may take.
+        """Wait for the time that reading or writing this many bytes may take at the present rate.
 
-        Nobody writes where room is short.
+        If disk space is low, there is no wait, because the bookie then has no normal writers.
         """
         if self._space.is_low:
             await trio.lowlevel.checkpoint()
@@ -477,7 +512,7 @@ def _failure_unit(number: int) -> str:
 def gaps(
     compacted: cb.CompactedFile, live_extents: Iterable[ExtentLocation]
 ) -> Iterator[tuple[int, int]]:
-    """Where in a cold file no live record lies, between its head and its footer: (start, end)."""
+    """Yield the ranges (start, end) without a live record between head and footer of a compacted file."""
     gap_start = cb.DATA_OFFSET
     for extent in sorted(live_extents, key=lambda extent: extent.offset):
         assert extent.offset >= cb.DATA_OFFSET, "a record in a head"

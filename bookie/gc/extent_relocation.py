@@ -1,4 +1,4 @@
-"""Find the live runs of some files in the index, and point the index to copies of their records.
+"""Find the live extents of some files in the index, and point the index to copies of their records.
 
 A compaction copies the records between these two steps. See `compactor.py` for the order of all steps.
 """
@@ -22,13 +22,13 @@ from ..storage.index import PAIRS_PER_PAGE, Index, no_pause, pairs_between
 PAIRS_PER_SEEK = 8
 """The cost of a seek in the map, in pairs."""
 MOVES_PER_YIELD = 200
-"""Runs whose copies are pointed to: some half a millisecond."""
+"""The extents that are redirected in one event-loop iteration: about half a millisecond."""
 
 log = get_logger("distributedlog.bookie.storage.index")
 
 
 class ExtentRelocation:
-    """Relocate runs of one index from file to file."""
+    """Relocate extents of one index from file to file."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -42,15 +42,18 @@ class ExtentRelocation:
         ranges: Sequence[EntryRange] | None = None,
         next_pause_s: Callable[[], float] = no_pause,
     ) -> tuple[list[tuple[int, ExtentLocation]], bool]:
-        """Return the map's runs in these files, as sorted (ledger, run), and whether these are all.
+        """Return the map's extents in these files, sorted by ledger, and whether these are all.
+
+        Extents that are only in memory are never returned.
 
         Args:
-            numbers: The files.
-            runs_max: Return at most this many runs, but at least one.
+            file_numbers: The files.
+            extents_max: Return at most this many extents, but at least one.
             bytes_max: Return at most this many bytes.
-            spans: Where the footers of the files list entries. If less is found there than was counted, or
-                for None, the whole map is read. Runs that only memory has are never returned.
-            next_rest_s: Returns the pause before the next turn of the loop, here and in the other methods.
+            ranges: The entry ranges in the footers of the files. If the map has fewer live bytes there than
+                were counted, or for None, the whole map is read.
+            next_pause_s: Returns the pause before the next event-loop iteration, here and in the other
+                methods.
         """
         extents: list[tuple[int, ExtentLocation]] = []
         size = 0
@@ -73,7 +76,7 @@ class ExtentRelocation:
     async def _pairs_in_ranges(
         self, ranges: Sequence[EntryRange] | None, next_pause_s: Callable[[], float]
     ) -> AsyncIterator[tuple[bytes, bytes]]:
-        """Yield the pairs of runs that begin within these spans, or of all runs for None."""
+        """Yield the pairs of extents that begin within these ranges, or of all extents for None."""
         if ranges is None:
             async for pair in pairs_between(self._index.ordered_map, b"r", b"s", next_pause_s):
                 yield pair
@@ -95,13 +98,13 @@ class ExtentRelocation:
             cost_pairs += PAIRS_PER_SEEK
 
     def _misses_live_bytes(self, live_bytes: Mapping[int, int]) -> bool:
-        """Whether more bytes were counted for one of these files."""
+        """Whether more live bytes were counted for one of these files than were found."""
         for number, length in live_bytes.items():
             counted = self._index.stored_totals.live_bytes.get(number, 0)
             if length < counted:
                 log.warning(
-                    "file %d: its footer leads to %d live bytes, %d were counted: the whole index is"
-                    " read",
+                    "file %d: its footer leads to %d live bytes, but %d were counted, so the whole"
+                    " index is read",
                     number,
                     length,
                     counted,
@@ -115,10 +118,13 @@ class ExtentRelocation:
         *,
         next_pause_s: Callable[[], float] = no_pause,
     ) -> None:
-        """Point the index to the copies of runs, as sorted (ledger, old, new), in one synced transaction.
+        """Point the index to the copies of extents in one synced transaction.
 
-        Runs that were deleted or replaced since the copy are skipped (H84). The caller holds the lock of the
-        checkpoints. Raises `DiskFull`: then nothing was changed.
+        ``moves`` are sorted (ledger, old, new). Extents that were deleted or replaced since the copy are
+        skipped (H84). The caller holds the lock of the checkpoints.
+
+        Raises:
+            DiskFull: Nothing was changed.
         """
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
@@ -164,8 +170,8 @@ class ExtentRelocation:
     ) -> None:
         """Count the live bytes of these files again, from the map.
 
-        The map has all of their runs, and the caller holds the lock of the checkpoints. ``spans`` is as in
-        `runs_in`.
+        The map has all of their extents, and the caller holds the lock of the checkpoints. ``ranges`` is as
+        in `runs_in`.
         """
         live_bytes = {number: 0 for number in self._index.live_bytes if number in file_numbers}
         async for key, value in self._pairs_in_ranges(ranges, next_pause_s):

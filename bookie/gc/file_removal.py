@@ -1,4 +1,4 @@
-"""Remove journal and cold files without a live record, after a durable record of their removal."""
+"""Remove journal files and compacted files without a live record, after a durable record of the removal."""
 
 from functools import partial
 
@@ -35,15 +35,16 @@ class FileRemoval:
         self._stats = stats
 
     async def remove_dead_files(self) -> None:
-        """Delete sealed, checkpointed files without a live record; their control records live on (H7).
+        """Delete sealed, checkpointed files without a live record.
 
-        Every file begins with the state of all ledgers, so the current one repeats their control records. Or
-        it names a base, and files from the position of the base on stay.
+        The control records of a deleted file are not lost (H7). Every journal file begins with the state of
+        all ledgers, so the current file repeats them. Or it names a state snapshot, and the files from the
+        position of this snapshot on are kept.
         """
         file_numbers = self.dead_files()
         for start in range(0, len(file_numbers), FILES_PER_REMOVAL):
             await self._remove_files(file_numbers[start : start + FILES_PER_REMOVAL])
-            self._space.check()  # refused writers need not wait for the next tick
+            self._space.check()  # rejected writers need not wait for the next periodic check
 
     def dead_files(self) -> list[int]:
         """Return the numbers of the files that may be removed now."""
