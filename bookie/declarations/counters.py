@@ -1,4 +1,7 @@
-"""Counters of a bookie: each is in its answer to `Op.INFO`, beside the gauges of `BookieStore.info`."""
+"""Counters and health conditions of a bookie.
+
+The answer to `Op.INFO` has all counters, and the gauges of `BookieStore.info`.
+"""
 
 from dataclasses import dataclass, field
 
@@ -13,36 +16,36 @@ class Stats:
     adds: int = 0
     """ADD frames."""
     entries: int = 0
-    """Entries gathered."""
+    """Entries that were put into the journal buffer."""
     duplicates: int = 0
-    """Entries that were here already, with the same bytes."""
+    """Added entries that were already stored with the same bytes."""
     refusals: int = 0
-    """Add streams refused."""
+    """Refused add streams."""
     bytes: int = 0
-    """Of entry records gathered."""
+    """Bytes of entry records that were put into the journal buffer."""
     payload_bytes: int = 0
     reads: int = 0
     reads_cold: int = 0
-    """Reads that had to ask the device."""
+    """Reads that needed the device."""
     read_bytes: int = 0
     damaged_reads: int = 0
-    """Reads that met damage: a file that is gone or unreadable, bytes that are not what was written."""
+    """Reads that failed because a file was missing, unreadable or corrupt."""
     deferred_bytes: int = 0
-    """Of adds that were received and are not taken yet: their connections keep them."""
+    """Bytes of adds that were received and are not accepted yet. Their connections keep them."""
     waits: int = 0
     fences: int = 0
     checkpoints: int = 0
     files_removed: int = 0
     files_compacted: int = 0
-    """Cold files made."""
+    """Compacted files that were written."""
     moved_bytes: int = 0
-    """Of records that were copied into them."""
+    """Bytes of records that were copied into compacted files."""
     punched_bytes: int = 0
-    """Given back by the page, in cold files."""
+    """Bytes that were freed by page in compacted files."""
     corrupt_ranges: int = 0
-    """Ranges of blocks that a start found lost."""
+    """Ranges of blocks that a start found missing."""
     loop_lag_max_ms: float = 0.0
-    """The latest a timer of this bookie fired, in the last minute."""
+    """The maximum delay of a timer in the last minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +53,10 @@ class BookieHealth:
     """Counters and conditions of a bookie, shared by its parts."""
 
     failures: WorkFailures
-    """Of the background work of its node."""
+    """Failures of the background work of the node."""
     stats: Stats = field(default_factory=Stats)
     conditions: NodeConditions = field(default_factory=NodeConditions)
-    """Those that `BookieStore.health_conditions` does not compute itself."""
+    """The conditions that `BookieStore.health_conditions` does not compute itself."""
 
     def __post_init__(self) -> None:
         """Report failed background work among the conditions."""

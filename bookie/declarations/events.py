@@ -1,4 +1,4 @@
-"""What a bookie's store tells whoever runs it (`distributedlog/runtime/declarations/events.py`)."""
+"""Log events of a bookie's store, by their public names."""
 
 import logging
 

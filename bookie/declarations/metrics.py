@@ -1,5 +1,4 @@
-"""What a bookie counts, under the names that it has outside
-(`distributedlog/runtime/declarations/meters.py`)."""
+"""Metrics of a bookie, by their public names."""
 
 from ...runtime.declarations.meters import Metric
 

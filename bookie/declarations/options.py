@@ -1,4 +1,4 @@
-"""What can be set about a bookie's store."""
+"""The options of a bookie's store."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from ...runtime.disk.checksummed_blocks import BLOCK_BYTES_MAX
 
 PAGE_BYTES = 4 * KIB
 BESIDE_BLOCK_BYTES = 80 * KIB
-"""What a journal file holds at least beside one block of any size: its head, some control records, its end.
-"""
+"""The minimum space in a journal file in addition to one block: for its head, some control records and its
+end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,15 @@ class BookieOptions:
 
     @property
     def block_bytes_max(self) -> int:
-        """Padded length of a commit's block: it fits a gather buffer, and twice into a file."""
+        """The maximum padded length of a commit's block. A collection buffer holds one, and a file at least
+        two.
+        """
         return min(self.gather_bytes, self.journal_file_bytes // 2 // PAGE_BYTES * PAGE_BYTES)
 
     @property
     def first_file_bytes(self) -> int:
-        """The smallest journal file that is made while there is room: it takes a block of any size."""
+        """The size of the smallest journal file, which has space for a block of any size. Used while there is
+        space.
+        """
         size = min(self.journal_file_bytes_min, self.journal_file_bytes)
         return max(size, self.block_bytes_max + BESIDE_BLOCK_BYTES)

@@ -1,7 +1,8 @@
-"""Whether a bookie takes new entries: decided here alone, from facts, each of which has a code (pure, H28).
+"""Decide whether a bookie accepts new entries, from facts; each reason has a code (pure, H28).
 
-A bookie that is read-only serves reads, fences and deletions, and recovery adds as long as there is room.
-The conditions have no numbers that move: they are in the registration, which is sent again when it changed.
+A read-only bookie serves reads, fences and deletions, and recovery adds as long as there is space. The
+conditions contain no changing numbers, because they are part of the registration, which is sent again
+whenever they change.
 """
 
 from collections.abc import Callable
@@ -15,60 +16,61 @@ from ..declarations.events import READ_ONLY, WRITABLE
 
 MIB = 1024 * 1024
 _NON_SPACE_CODES = frozenset({Code.READ_ONLY_REQUESTED, Code.DISK_READ_ERRORS})
-"""Conditions that free space does not end."""
+"""Conditions that do not end when space is freed."""
 INDEX_FREE_BYTES_MIN = 64 * MIB
-"""At most: below it, or below ``free_bytes_min`` where that is less, a checkpoint may find no room."""
+"""With less free space on the index disk, or less than ``free_bytes_min`` if that is lower, a checkpoint may
+fail."""
 CHECKPOINTS_BEHIND_MAX = 16
-"""Runs in memory, in checkpoints' worth of them: beyond that the index cannot follow."""
+"""The maximum number of extents in memory, as a multiple of ``checkpoint_runs``. With more of them, the index
+is too slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSpaceFacts:
-    """What is known of a bookie's room."""
+    """The facts that decide whether a bookie is read-only."""
 
     journal_free_bytes: int
     index_free_bytes: int
     free_bytes_min: int
     reserves_missing: tuple[str, ...]
-    """Disks, by role, whose reserve was given up."""
+    """The roles of disks whose reserve was freed."""
     runs_in_memory: int
     checkpoint_runs: int
     no_next_file: bool = False
-    """There is no room for another journal file."""
+    """There is no space for another journal file."""
     checkpoint_failed: bool = False
-    """The last one found no room on the index's disk."""
+    """The last checkpoint found no space on the index disk."""
     asked: bool = False
-    """By the operator, or it is to leave."""
+    """An operator requested read-only, or the bookie is being decommissioned."""
     suspect: bool = False
-    """Its disk gives read errors, and not once."""
+    """The disk had repeated read errors."""
 
 
 log = get_logger("distributedlog.bookie.disk.bookie_disk_space")
 
 
 class BookieDiskSpace:
-    """The room of one bookie: is it read-only, and why.
+    """Decides whether one bookie is read-only, and why.
 
-    Its parts tell what they have met; ``measure`` gives the facts that are not told, and is asked at each
-    `check`.
+    Other parts of the bookie set some facts here. At each `check`, ``measure`` returns the others.
     """
 
     def __init__(self, bookie_id: str, measure: Callable[[], DiskSpaceFacts]) -> None:
         self.bookie_id = bookie_id
         self.read_only = False
-        """No normal adds."""
+        """Whether normal adds are refused."""
         self.conditions: tuple[HealthCondition, ...] = ()
-        """Why."""
+        """The reasons."""
         self._listeners: list[Callable[[], None]] = []
         self.is_low = False
-        """No normal adds for want of room: whatever gives some back goes at full speed."""
+        """Normal adds are refused for lack of space. Work that frees space then runs at full speed."""
         self.index_is_behind = False
-        """No adds at all: too much of the index waits in memory."""
+        """All adds are refused, because too many extents wait in memory for a checkpoint."""
         self.asked = False
-        """Set by the operator: `read_only` stays on whatever the space."""
+        """Set by an operator. `read_only` then stays set regardless of free space."""
         self.suspect = False
-        """Set when the device failed to read too often (`bookie/integrity/corruption_tracker.py`); until the
-        next start."""
+        """Set until the next start after too many read errors of the device
+        (`bookie/integrity/corruption_tracker.py`)."""
         self.no_next_file = False
         self.checkpoint_failed = False
         self._measure = measure
@@ -78,13 +80,15 @@ class BookieDiskSpace:
         self._listeners.append(on_change)
 
     def set_next_file_missing(self, *, missing: bool) -> None:
-        """The journal found no room for another file, or room again."""
+        """Record whether the journal lacks space for another file."""
         if self.no_next_file != missing:
             self.no_next_file = missing
             self.check()
 
     def check(self) -> None:
-        """Is there room for normal adds? Fences and recovery adds go on without."""
+        """Decide again whether normal adds are accepted, and report changes to the log and the
+        subscribers.
+        """
         facts = replace(
             self._measure(),
             no_next_file=self.no_next_file,
@@ -112,7 +116,9 @@ class BookieDiskSpace:
                 on_change()
 
     def refusal(self, *, recovery: bool) -> DistributedLogError | None:
-        """Why no add is taken now, or none that is not a recovery's; None: they are."""
+        """Return the error for an add now, or None if it is accepted. ``recovery``: the add is a
+        recovery's.
+        """
         if self.read_only and not recovery:
             reason = "; ".join(texts_of(self.conditions))
             return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: {reason}")
@@ -124,7 +130,7 @@ class BookieDiskSpace:
 
 
 def read_only_conditions(facts: DiskSpaceFacts) -> tuple[HealthCondition, ...]:
-    """Return why this bookie takes no new entries, empty if it takes them."""
+    """Return the reasons why this bookie is read-only; empty if it accepts new entries."""
     conditions: list[HealthCondition] = []
     if facts.journal_free_bytes < facts.free_bytes_min:
         conditions.append(condition(Code.JOURNAL_DISK_LOW, free_bytes_min=facts.free_bytes_min))
@@ -148,7 +154,7 @@ def read_only_conditions(facts: DiskSpaceFacts) -> tuple[HealthCondition, ...]:
 
 
 def index_is_behind(facts: DiskSpaceFacts) -> bool:
-    """Is there too much in memory for any add, also of a recovery?"""
+    """Whether too many extents are in memory for any add, including recovery adds."""
     return facts.runs_in_memory > _extents_in_memory_max(facts)
 
 

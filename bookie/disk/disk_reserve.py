@@ -1,10 +1,10 @@
-"""Files that only occupy space, two on each disk of a bookie, so that some is left on a full disk (H28).
+"""Reserve files, two on each disk of a bookie, so that some space can be freed on a full disk (H28).
 
-The reserve of a disk's role is freed for three uses. A start on a full disk makes its first journal file of
-it. A next journal file takes it if fences and deletions wait for one. A checkpoint that finds no space takes
-it as well. The small reserve for starts is used for the bookie's identity only. A checkpoint of a bookie
-that stays full must not take the space that the next start requires. Both are restored as soon as there is
-space. Until then the bookie takes no new entries.
+The reserve of a disk's role is freed for three uses. A start on a full disk turns it into its first journal
+file. The next journal file uses it if fences and deletions wait for one. A checkpoint that finds no space
+uses it as well. The small reserve for starts is used only to replace the bookie's identity file. A checkpoint
+of a bookie that stays full must not use the space that the next start requires. Both reserves are restored as
+soon as there is space. Until then the bookie is read-only.
 """
 
 import contextlib
@@ -16,26 +16,27 @@ from ...runtime.interfaces.host import Disk, File
 
 ALIGN = 4096
 START_ROLE = "start"
-"""In place of a role: the reserve that a start frees to replace the identity, and then restores."""
+"""In place of a role: the reserve that a start frees to replace the identity file, and then restores."""
 START_BYTES = 64 * 1024
-"""More than enough for a small file, in whatever blocks the file system allocates."""
+"""More than enough for a small file, with any block size of the file system."""
 
 
 def reserve_name(role: str) -> str:
-    """The file's name on the disk of that role."""
+    """Return the name of the reserve file of a role."""
     return f"reserve-{role}"
 
 
 async def free_reserve(disk: Disk, role: str, wanted_bytes: int) -> bool:
-    """Free about so many bytes on the disk; False where nothing of the reserve is left. Raises `DiskFailed`.
+    """Free about this many bytes of a reserve; return False if nothing of it is left. Raises `DiskFailed`.
 
-    Cut, not removed: who shares the file system may be quicker, and the rest is wanted a moment later.
+    The file is truncated rather than removed. Other users of the file system could otherwise take the rest,
+    which is needed a moment later.
     """
     try:
         file = await disk.open(reserve_name(role))
     except FileNotFoundError:
         return False
-    except (TooBusy, DiskFailed):  # it holds no data, so it can be deleted whole
+    except (TooBusy, DiskFailed):  # the file has no data, so it can be deleted as a whole
         await disk.delete(reserve_name(role))
         return True
     try:
@@ -64,14 +65,17 @@ class Reserve:
     def __init__(self, disk: Disk, role: str, wanted_bytes: int) -> None:
         self.role = role
         self.is_complete = False
-        """Both files are there, and whole."""
+        """Both files exist in full size."""
         self._disk = disk
         self._wanted_bytes = wanted_bytes
         self._lock = trio.Lock()
-        """Ticks make it, a checkpoint and the journal give it up: one at a time."""
+        """The periodic check restores the reserve, and a checkpoint or the journal frees it: one
+        at a time."""
 
     async def ensure(self) -> None:
-        """Have both whole, if there is space for them, and a descriptor. Raises `DiskFailed`."""
+        """Create both files in full size if there is enough space and a file descriptor. Raises
+        `DiskFailed`.
+        """
         async with self._lock:
             with contextlib.suppress(TooBusy):
                 start_reserve_complete = await _ensure_reserve(self._disk, START_ROLE, START_BYTES)
@@ -80,15 +84,17 @@ class Reserve:
                 )
 
     async def free(self) -> bool:
-        """All of the role's; False where there is none."""
+        """Free the reserve of the role; return False if there is none."""
         async with self._lock:
             self.is_complete = False
             return await free_reserve(self._disk, self.role, 1 << 62)
 
     async def convert_to_file(self, name: str) -> tuple[File, int] | None:
-        """Make the role's reserve the file ``name``; None if there is no reserve. Needs no space.
+        """Rename the role's reserve to ``name`` and open it. This needs no free space.
 
-        None as well where it cannot be opened, for a lack of descriptors: then it is the reserve again.
+        Returns:
+            The file and its size. None if there is no reserve, or if it cannot be opened for lack of file
+            descriptors; it then keeps its name.
         """
         async with self._lock:
             self.is_complete = False
@@ -104,7 +110,7 @@ class Reserve:
 
 
 async def _ensure_reserve(disk: Disk, role: str, wanted_bytes: int) -> bool:
-    """Have one whole. Raises `DiskFailed`, `TooBusy`."""
+    """Create one reserve in full size; return whether it exists. Raises `DiskFailed`, `TooBusy`."""
     name = reserve_name(role)
     current_bytes = await _reserve_size(disk, name)
     if current_bytes is not None and current_bytes >= wanted_bytes:
@@ -122,7 +128,7 @@ async def _ensure_reserve(disk: Disk, role: str, wanted_bytes: int) -> bool:
 
 
 async def _reserve_size(disk: Disk, name: str) -> int | None:
-    """None for a missing reserve, 0 for one that cannot be opened and is made again."""
+    """Return None for a missing reserve, and 0 for one that cannot be opened and is created again."""
     try:
         file = await disk.open(name)
     except FileNotFoundError:

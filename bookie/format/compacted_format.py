@@ -1,14 +1,16 @@
-"""What a cold file holds (pure): live records that were moved out of other files, sorted by ledger and entry.
+"""The layout of compacted files: live records from other files, sorted by ledger and entry (pure).
 
-    COLD_HEAD      a block of 4 KiB: msgpack map, whose file it is
-    records        back to back as in the journal, each with its own digest; no blocks around them
-    COLD_FOOTER    blocks of runs, 40 bytes each: a run as in the journal's FOOTER | xxh3_64 of its bytes
-    COLD_TRAILER   in the last 4 KiB: footer offset u64 | footer blocks u64 | end of the records u64 |
-                   runs u64 | xxh3_64 of all runs as they stand in the footers
+The parts of a file::
 
-Around head, footers and trailer is a header of `distributedlog/runtime/disk/checksummed_blocks.py`; sequences
-count from 1 in each file. Nothing is ever written into a cold file that has its name. Pages in which nothing
-is live are given back: they read as zeros, and the footer goes on naming what was there.
+    COMPACTED_HEAD      a block of 4 KiB: msgpack map with the bookie and the file's number
+    records             back to back as in the journal, each with its own digest; no blocks around them
+    COMPACTED_FOOTER    blocks of extents, 40 bytes each: as in the journal's FOOTER | xxh3_64 of its bytes
+    COMPACTED_TRAILER   in the last 4 KiB: footer offset u64 | footer blocks u64 | end of the records u64 |
+                        extents u64 | xxh3_64 of all extent rows of the footers
+
+Head, footers and trailer are blocks with a header of `distributedlog/runtime/disk/checksummed_blocks.py`.
+Their sequences count from 1 in each file. A complete compacted file is never written again. Pages without a
+live record are freed. They then read as zeros, and the footer still lists their extents.
 """
 
 import struct
@@ -27,9 +29,9 @@ COMPACTED_HEAD, COMPACTED_FOOTER, COMPACTED_TRAILER = 16, 18, 19
 FORMAT = 1
 FILE_PREFIX = "cold-"
 UNFINISHED_SUFFIX = ".tmp"
-"""Behind the name of one that is being written: a start removes it."""
+"""Follows the name of an unfinished file, which a start removes."""
 DATA_OFFSET = blocks.ALIGN
-"""Where the first record stands."""
+"""The offset of the first record."""
 
 _U64 = number(0, (1 << 64) - 1)
 _HEAD = fields(bookie=text(), number=_U64)
@@ -41,12 +43,14 @@ assert EXTENT_ROW_BYTES == 40
 
 
 def compacted_file_name(number: int) -> str:
-    """The name of cold file ``number``: cold and journal files are counted together, from 1."""
+    """Return the name of a compacted file. Compacted and journal files share one sequence of
+    numbers, from 1.
+    """
     return f"{FILE_PREFIX}{number:012d}"
 
 
 def compacted_file_number(name: str) -> int | None:
-    """The number in a cold file's name; None for a name that no bookie gives."""
+    """Return the number in a compacted file's name; None for a name that no bookie assigns."""
     digits = name.removeprefix(FILE_PREFIX)
     if digits == name or len(digits) > 12 or not (digits.isascii() and digits.isdecimal()):
         return None
@@ -58,49 +62,49 @@ def compacted_file_number(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class CompactedFile:
-    """A cold file, as the heads of the journal and the index list it."""
+    """A compacted file, as the index and the heads of journal files list it."""
 
     number: int
     length: int
-    """Of the file, bytes, holes included."""
+    """The size of the file in bytes, including freed pages."""
     data_end: int
-    """Where its records end."""
+    """The offset of the end of its records."""
     extent_count: int
-    """How many its footer names."""
+    """The number of extents in its footer."""
 
     @property
     def overhead_bytes(self) -> int:
-        """What is no record: head, footer, trailer."""
+        """The bytes of head, footer and trailer."""
         return self.length - (self.data_end - DATA_OFFSET)
 
     @property
     def row(self) -> CompactedFileRow:
-        """As it is stored in a list."""
+        """The file as a row of a stored list."""
         return self.number, self.length, self.data_end, self.extent_count
 
 
 def encode_head(bookie_id: str, number: int) -> bytes:
-    """A COLD_HEAD's payload."""
+    """Return the payload of a COMPACTED_HEAD block."""
     return pack({"format": FORMAT, "bookie": bookie_id, "number": number})
 
 
 def decode_head(payload: memoryview, what: str) -> tuple[str, int]:
-    """Bookie and number of a COLD_HEAD. Raises `CorruptData`, `UnsupportedFormat`."""
+    """Return bookie and number from a COMPACTED_HEAD's payload. Raises `CorruptData`, `UnsupportedFormat`."""
     value = decode_versioned(payload, FORMAT, _HEAD, what)
     return value["bookie"], value["number"]
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedExtent:
-    """A run as it stands in a footer."""
+    """A row of a footer: an extent and its digest."""
 
     ledger: int
     location: ExtentLocation
     digest: int
-    """xxh3_64 of the bytes of all its records."""
+    """The xxh3_64 of the bytes of all its records."""
 
     def encode(self) -> bytes:
-        """40 bytes."""
+        """Return the row, 40 bytes."""
         location = self.location
         return _EXTENT_ROW.pack(
             self.ledger,
@@ -113,9 +117,10 @@ class CompactedExtent:
 
 
 def iter_extent_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]]:
-    """Those of a COLD_FOOTER's payload as they stand there: as a journal file's, and a digest.
+    """Iterate over the rows of a COMPACTED_FOOTER's payload: as in a journal file, and the digest.
 
-    Raises `CorruptData`.
+    Raises:
+        CorruptData: The payload does not consist of complete rows.
     """
     if len(payload) % EXTENT_ROW_BYTES:
         raise CorruptData(f"{what}: {len(payload)} bytes are not whole runs")
@@ -123,7 +128,7 @@ def iter_extent_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]
 
 
 def unpack_extents(payload: memoryview, file_number: int, what: str) -> Iterator[CompactedExtent]:
-    """The runs of a COLD_FOOTER's payload. Raises `CorruptData`."""
+    """Yield the extents of a COMPACTED_FOOTER's payload. Raises `CorruptData`."""
     for ledger, first, offset, length, count, digest in iter_extent_rows(payload, what):
         if not count or not length:
             raise CorruptData(f"{what}: a run of {count} entries in {length} bytes")
@@ -133,12 +138,12 @@ def unpack_extents(payload: memoryview, file_number: int, what: str) -> Iterator
 
 
 def footer_payload(extents: Sequence[CompactedExtent]) -> bytes:
-    """The payload of a COLD_FOOTER block, of `FOOTER_EXTENTS_MAX` runs at most."""
+    """Return the payload of a COMPACTED_FOOTER block, of at most `FOOTER_EXTENTS_MAX` extents."""
     return b"".join(extent.encode() for extent in extents)
 
 
 def footer_bytes(extent_count: int) -> int:
-    """How long the blocks of a footer of so many runs are."""
+    """Return the length in bytes of a footer for this number of extents."""
     full_blocks, remaining_extents = divmod(extent_count, FOOTER_EXTENTS_MAX)
     length = full_blocks * blocks.padded_length(FOOTER_EXTENTS_MAX * EXTENT_ROW_BYTES)
     return length + (
@@ -148,7 +153,7 @@ def footer_bytes(extent_count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CompactedFileTrailer:
-    """Where the footer of a cold file lies, and what it must say."""
+    """The location of the footer in a compacted file, and the values with which it must agree."""
 
     footer_offset: int
     footer_blocks: int
@@ -157,14 +162,14 @@ class CompactedFileTrailer:
     digest: int
 
     def encode(self) -> bytes:
-        """As a block's payload."""
+        """Return the payload of the trailer block."""
         return _TRAILER.pack(
             self.footer_offset, self.footer_blocks, self.data_end, self.extent_count, self.digest
         )
 
     @classmethod
     def decode(cls, payload: memoryview, what: str) -> "CompactedFileTrailer":
-        """Raises `CorruptData`."""
+        """Decode the payload of a trailer block. Raises `CorruptData`."""
         if len(payload) != _TRAILER.size:
             raise CorruptData(f"{what}: a trailer of {len(payload)} bytes")
         trailer = cls(*_TRAILER.unpack(payload))
@@ -178,7 +183,7 @@ class CompactedFileTrailer:
 
 
 class CompactedFileLayout:
-    """Where in a cold file each of some runs will lie, given sorted one after the other; and the file."""
+    """Assign offsets in a new compacted file to extents, which are given in sorted order."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -187,7 +192,7 @@ class CompactedFileLayout:
         self._last_extent: tuple[int, ExtentLocation] | None = None
 
     def place(self, ledger: int, extent: ExtentLocation) -> ExtentLocation:
-        """Of the next run."""
+        """Return the location of the next extent in the file."""
         target = ExtentLocation(
             extent.first, extent.count, self._number, self._offset, extent.length
         )
@@ -204,7 +209,7 @@ class CompactedFileLayout:
 
     @property
     def file(self) -> CompactedFile:
-        """What those that were placed make."""
+        """The file that results from the extents so far."""
         footer_offset = -(-self._offset // blocks.ALIGN) * blocks.ALIGN
         length = footer_offset + footer_bytes(self._extent_count) + TRAILER_SPACE
         return CompactedFile(self._number, length, self._offset, self._extent_count)

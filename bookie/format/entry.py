@@ -1,12 +1,14 @@
-"""The entry record: the one form of an entry on the wire, in the journal and in replies (pure).
+"""The entry record: one layout for an entry on the wire, in the journal and in replies (pure).
+
+The fields::
 
     | xxh3_64 u64 | length u32 | payload length u32 | version u16 | flags u16 | reserved u32 |
     | ledger u64 | entry u64 | ledger length so far u64 | LAC i64 | payload ... | zeros to 8 |
 
-Little-endian, header 56 bytes, digest first so that one contiguous view is hashed: it covers bytes
-[8:length], padding included. ``length`` counts the whole record. The record carries no operation: what is
-done with it is said by the frame around it, so that its bytes never change from the first writer to the
-last replica (H2); it is never stamped anew, also not when it is sent a second time.
+Integers are little-endian, and the header has 56 bytes. The digest is first, so that it covers one contiguous
+view: bytes [8:length], including the padding. ``length`` is that of the whole record. The record contains no
+operation, because the frame around it does. So its bytes never change on the way from the writer to the last
+replica (H2), even if the record is sent again.
 """
 
 import struct
@@ -24,7 +26,7 @@ DIGEST_BYTES = 8
 ALIGN = 8
 VERSION = 1
 ENTRY_ID_MAX = (1 << 62) - 1
-"""Entry ids count from 0 and fit an i64, in which -1 says "none"."""
+"""Entry IDs count from 0 and fit an i64, in which -1 means none."""
 
 _DIGEST = struct.Struct("<Q")
 _PADDING = tuple(bytes(size) for size in range(ALIGN))
@@ -37,21 +39,21 @@ assert HEADER_BYTES % ALIGN == 0
 
 @dataclass(slots=True)
 class EntryRecord:
-    """One verified record. ``payload`` and ``raw`` are views: they pin what they were cut from."""
+    """One verified record. ``payload`` and ``record`` are views that keep the underlying memory alive."""
 
     ledger: int
     entry: int
     length_so_far: int
-    """Payload bytes of the ledger up to this entry, itself included."""
+    """Payload bytes of the ledger up to and including this entry."""
     lac: int
-    """What the writer knew as confirmed when it made this entry; below ``entry``, -1 for nothing."""
+    """The LAC of the writer when it created this entry. It is below ``entry``; -1 means none."""
     payload: memoryview
     record: memoryview
-    """The whole record, to be sent on verbatim."""
+    """The complete record, which is sent on unchanged."""
 
 
 def record_bytes(payload_bytes: int) -> int:
-    """The length of a record with such a payload."""
+    """Return the length of a record with a payload of this length."""
     return (HEADER_BYTES + payload_bytes + ALIGN - 1) // ALIGN * ALIGN
 
 
@@ -63,10 +65,10 @@ def encode(
     buffers: Sequence[Buffer],
     payload_bytes: int,
 ) -> bytearray:
-    """Make the record of an entry; ``buffers`` together are its payload. One join, one hash."""
+    """Encode the record of an entry, whose payload is the concatenation of ``buffers``."""
     assert lac < entry, "an entry is not confirmed before it is sent"
-    # As `record_bytes`, without its call: this is done for each entry.
-    padding = _PADDING[-payload_bytes % ALIGN]  # so is the header a multiple of it
+    # As `record_bytes`, without the call, because this runs for each entry.
+    padding = _PADDING[-payload_bytes % ALIGN]  # the header's length is a multiple of `ALIGN`
     length = HEADER_BYTES + payload_bytes + len(padding)
     header = _pack(0, length, payload_bytes, VERSION, 0, 0, ledger, entry, length_so_far, lac)
     record = bytearray().join((header, *buffers, padding))
@@ -76,17 +78,18 @@ def encode(
 
 
 def verify_record(view: Buffer) -> None:
-    """Raise `CorruptData` unless ``view`` is exactly one sound record."""
+    """Raise `CorruptData` unless ``view`` is exactly one valid record."""
     record = next(records(view), None)
     if record is None or len(record.record) != len(view):
         raise CorruptData(f"{len(view)} bytes that are not one entry record")
 
 
 def records(view: Buffer) -> Iterator[EntryRecord]:
-    """The records that lie back to back in ``view``, each verified before it is yielded.
+    """Yield the contiguous records in ``view``, each after its verification.
 
-    Raises `CorruptData` where a record is cut or its digest does not fit, `UnsupportedFormat` for a sound
-    record of a newer version.
+    Raises:
+        CorruptData: A record is truncated, or its digest does not match.
+        UnsupportedFormat: A valid record has a newer version.
     """
     view = memoryview(view)
     end = len(view)
@@ -98,7 +101,7 @@ def records(view: Buffer) -> Iterator[EntryRecord]:
             HEADER.unpack_from(view, position)
         )
         record_end = position + length
-        # As `record_bytes`, without its call.
+        # As `record_bytes`, without the call.
         if (
             record_end > end
             or length != (HEADER_BYTES + payload_bytes + ALIGN - 1) // ALIGN * ALIGN

@@ -1,6 +1,7 @@
-"""Runs of one ledger in columns: disjoint stretches of consecutive entry ids (H8).
+"""The extents of one ledger in memory: disjoint ranges of consecutive entry IDs (H8).
 
-A run is records that lie back to back in one journal file. Columns instead of tuples: 28 bytes a run.
+The records of an extent are contiguous in one file. They are stored in columns rather than tuples, with 28
+bytes per extent.
 """
 
 from array import array
@@ -9,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MERGED_ENTRIES_MAX = 1_000
-"""Entries: whoever looks for one steps over all before it in its run."""
+"""The maximum number of entries of a merged extent. To find an entry, all entries before it in its extent are
+read."""
 MERGED_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(slots=True)
 class ExtentLocation:
-    """A run and where it lies. ``offset`` and ``length`` are bytes in file ``file_number``."""
+    """An extent and its location: ``offset`` and ``length`` in bytes, in file ``file_number``."""
 
     first: int
     count: int
@@ -25,11 +27,11 @@ class ExtentLocation:
 
     @property
     def last(self) -> int:
-        """The last id, inclusive."""
+        """The last ID, inclusive."""
         return self.first + self.count - 1
 
     def merge_with(self, next_extent: "ExtentLocation") -> "ExtentLocation | None":
-        """One run of this and the next; None where they do not meet, or finding an entry would be slow."""
+        """Merge this and the next extent; return None if they are not contiguous, or too long together."""
         if (
             next_extent.first != self.first + self.count
             or next_extent.file_number != self.file_number
@@ -43,11 +45,11 @@ class ExtentLocation:
 
 
 ExtentColumns = tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]
-"""First ids, counts, files, offsets and lengths of some runs."""
+"""First IDs, counts, files, offsets and lengths of some extents."""
 
 
 class ExtentMap:
-    """Disjoint runs of one ledger, in order of their first id."""
+    """Disjoint extents of one ledger, sorted by their first ID."""
 
     __slots__ = ("_counts", "_files", "_firsts", "_lengths", "_offsets")
 
@@ -66,11 +68,13 @@ class ExtentMap:
 
     @property
     def last(self) -> int:
-        """The last id of all, inclusive; there is at least one run."""
+        """The highest ID of all extents. There must be at least one."""
         return self._firsts[-1] + self._counts[-1] - 1
 
     def columns(self, start: int, stop: int) -> "ExtentColumns":
-        """Of the runs from one index to before another, what `ExtentLocation` says of each, in its order."""
+        """Return the columns of the extents from index ``start`` to before ``stop``, in the order of
+        `ExtentLocation`.
+        """
         return (
             self._firsts[start:stop],
             self._counts[start:stop],
@@ -80,14 +84,14 @@ class ExtentMap:
         )
 
     def bytes_by_file(self) -> dict[int, int]:
-        """How many bytes of each file the runs take."""
+        """Return the bytes that the extents occupy in each file."""
         bytes_by_file: dict[int, int] = {}
         for number, length in zip(self._files, self._lengths, strict=True):
             bytes_by_file[number] = bytes_by_file.get(number, 0) + length
         return bytes_by_file
 
     def add(self, first: int, count: int, file_number: int, offset: int, length: int) -> None:
-        """Add a run that overlaps none that is here."""
+        """Add an extent that overlaps none of the present ones."""
         firsts = self._firsts
         if not firsts or first > firsts[-1]:
             assert not firsts or first >= firsts[-1] + self._counts[-1], "runs are disjoint"
@@ -105,7 +109,7 @@ class ExtentMap:
         self._lengths.insert(index, length)
 
     def append(self, first: int, count: int, file_number: int, offset: int, length: int) -> None:
-        """As `add`, where it is after all that are here."""
+        """Add an extent that follows all present ones."""
         self._firsts.append(first)
         self._counts.append(count)
         self._files.append(file_number)
@@ -113,14 +117,14 @@ class ExtentMap:
         self._lengths.append(length)
 
     def find(self, entry: int) -> ExtentLocation | None:
-        """The run that holds ``entry``, or None."""
+        """Return the extent that contains ``entry``, or None."""
         index = bisect_right(self._firsts, entry) - 1
         if index < 0 or entry >= self._firsts[index] + self._counts[index]:
             return None
         return self._extent_at(index)
 
     def find_next(self, entry: int) -> ExtentLocation | None:
-        """The first run that begins after ``entry``, or None."""
+        """Return the first extent that begins after ``entry``, or None."""
         index = bisect_right(self._firsts, entry)
         return self._extent_at(index) if index < len(self._firsts) else None
 

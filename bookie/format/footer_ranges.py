@@ -1,7 +1,7 @@
-"""Which ids of which ledgers were written to some files, as their footers say (pure).
+"""The entry ranges that were written to some files, collected from their footers (pure).
 
-The index is asked for those alone, and not for all that it has: what of it is live in the files. Short gaps
-are taken along: looking at a few runs more costs less than beginning anew after each.
+To find the live extents of these files, only these ranges of the index are read, not the whole index. Short
+gaps are included, because reading a few more extents is cheaper than another seek.
 """
 
 from collections.abc import Iterable
@@ -10,23 +10,23 @@ GAP_ENTRIES_MAX = 16
 ID_MAX = (1 << 64) - 1
 
 EntryRange = tuple[int, int, int]
-"""Ledger, first and last id."""
+"""Ledger, first and last entry ID."""
 
 
 class FooterRanges:
-    """What the footers of some files have said so far."""
+    """The entry ranges from the footers that were added so far."""
 
     def __init__(self) -> None:
         self._ranges_by_ledger: dict[int, list[list[int]]] = {}
-        """First and last ids by ledger, in the order in which they were told."""
+        """First and last IDs by ledger, in the order of their addition."""
         self._range_count = 0
 
     def __len__(self) -> int:
-        """How many there are, before those that were told apart are joined."""
+        """Return the number of ranges before they are merged."""
         return self._range_count
 
     def add(self, rows: Iterable[tuple[int, ...]]) -> None:
-        """Rows of a footer: ledger, first id, offset, length, count, and whatever follows."""
+        """Add rows of a footer: ledger, first ID, offset, length, count and further columns."""
         ranges_by_ledger = self._ranges_by_ledger
         for ledger, first, _, _, count, *_ in rows:
             last = first + count - 1
@@ -44,7 +44,7 @@ class FooterRanges:
                 self._range_count += 1
 
     def merged_ranges(self) -> list[EntryRange]:
-        """By ledger and first id, disjoint."""
+        """Return disjoint ranges, sorted by ledger and first ID."""
         merged: list[EntryRange] = []
         for ledger in sorted(self._ranges_by_ledger):
             first, last = -1, -1

@@ -1,16 +1,19 @@
-"""The bytes of the pairs in the ordered map of the index (pure).
+"""The bytes of keys and values in the ordered map of the index (pure).
+
+Keys and values::
 
     "r" ledger u64 | first entry u64   ->  file u64 | offset u64 | length u32 | count u32 | xxh3_64
     "s" ledger u64                     ->  flags u32 | lac i64 | key 16s | xxh3_64
     "m"                                ->  msgpack of `IndexCheckpoint` | xxh3_64
-    "x" ledger u64                     ->  first u64 | last u64 | xxh3_64      some of them are rotten
+    "x" ledger u64                     ->  first u64 | last u64 | xxh3_64      some of them are corrupt
     "y"                                ->  msgpack of `ScrubProgress` | xxh3_64
 
-Keys are big-endian, so that a ledger's runs lie in order. The digests cover key and value.
+The keys are big-endian, so that the extents of a ledger are sorted. The digests cover key and value.
 
-A page that the device confirmed and lost has older pairs, each of which fits its digest. So the position
-contains the sum of the digests of all other pairs, modulo 2^64. Each transaction updates it, and a start
-compares it with the pairs that it reads. Every pair, also of newer versions, therefore ends in its digest.
+A page write that the device confirmed and lost leaves older pairs, each of which matches its digest. So the
+position contains the sum of the digests of all other pairs, modulo 2^64. Each transaction updates it, and a
+start compares it with the pairs that it reads. Every pair, also of newer versions, therefore ends in its
+digest.
 """
 
 import struct
@@ -46,7 +49,8 @@ from .journal_format import (
 )
 
 FORMAT = 4
-"""Of a position that names a base; 3 where it lists cold files, 2 where it says where tombstones end."""
+"""The format of a position that names a state snapshot. Format 3 may list compacted files, and format 2 may
+contain the bound for removed tombstones."""
 FORMAT_WITHOUT_SNAPSHOT, FORMAT_WITHOUT_COMPACTED = 3, 2
 
 EXTENT_KEY = struct.Struct(">cQQ")
@@ -58,7 +62,7 @@ CORRUPTION_VALUE = struct.Struct("<QQ")
 SCRUB_FORMAT = 1
 SCRUB_KEY = b"y"
 EXTRA_KEYS = (b"x", b"z")
-"""From the one on to before the other: small values beside runs and states."""
+"""The key range (start, end) of small values other than extents and states."""
 _DIGEST = struct.Struct("<Q")
 DIGESTS_MODULUS = 1 << 64
 META_KEY = b"m"
@@ -105,32 +109,32 @@ _SCRUB_FIELDS = fields(
 
 
 def is_repairable_limbo(flags: int) -> bool:
-    """Is a ledger of these flags to be healed? A stub of a dropped copy is not."""
+    """Whether a ledger with these flags needs repair. A stub of a dropped copy does not."""
     return flags & (LIMBO | DROPPED | DELETED) == LIMBO
 
 
 class IndexDamaged(CorruptData):
-    """A value of the index does not fit its checksum: it must be built again."""
+    """A value of the index does not match its checksum. The index must be rebuilt."""
 
 
 @dataclass(slots=True)
 class IndexTotals:
-    """Totals of the map's content."""
+    """Totals of the map's contents."""
 
     known_count: int = 0
     limbo_count: int = 0
     tombstone_count: int = 0
-    """States of deleted ledgers; the two before are counted as `Ledgers` counts them."""
+    """States of deleted ledgers. `LedgerTable` counts all three in the same way."""
     extent_count: int = 0
     live_bytes: dict[int, int] = field(default_factory=dict)
-    """Of each file that runs lie in."""
+    """Live bytes by file."""
     file_ends: dict[int, int] = field(default_factory=dict)
-    """How long such a file must be at least, for the last record in it that is kept, or was."""
+    """The minimum length of each of these files: the end of the last record that is indexed, or was."""
     digest_sum: int | None = 0
-    """The sum of the digests of all pairs. None: an older program wrote last, which does not keep it."""
+    """The sum of the digests of all pairs. None: an older version, which does not maintain it, wrote last."""
 
     def copy(self) -> "IndexTotals":
-        """What may be changed while this one still counts."""
+        """Return a copy, for changes that are not yet stored."""
         live = {number: length for number, length in self.live_bytes.items() if length}
         ends = {number: self.file_ends.get(number, 0) for number in live}
         return IndexTotals(
@@ -144,7 +148,7 @@ class IndexTotals:
         )
 
     def count_state(self, flags: int) -> None:
-        """The map holds one of these flags."""
+        """Count a state with these flags."""
         if flags & DELETED:
             self.tombstone_count += 1
             return
@@ -152,7 +156,7 @@ class IndexTotals:
         self.limbo_count += is_repairable_limbo(flags)
 
     def add_extent(self, extent: ExtentLocation) -> None:
-        """The map holds it from now on."""
+        """Count an extent that is added to the map."""
         number, end = extent.file_number, extent.offset + extent.length
         self.extent_count += 1
         self.live_bytes[number] = self.live_bytes.get(number, 0) + extent.length
@@ -160,11 +164,11 @@ class IndexTotals:
             self.file_ends[number] = end
 
     def add_extents(self, columns: ExtentColumns) -> dict[int, int]:
-        """The map holds these from now on; returns how many bytes of each file they take."""
+        """Count extents that are added to the map; return their bytes by file."""
         _, _, files, offsets, lengths = columns
         self.extent_count += len(files)
         added_bytes_by_file: dict[int, int] = {}
-        for file in set(files):  # one, as a rule
+        for file in set(files):  # usually one
             is_in_file = [file_number == file for file_number in files]
             added_bytes_by_file[file] = sum(compress(lengths, is_in_file))
             end = max(compress(map(add, offsets, lengths), is_in_file))
@@ -174,14 +178,14 @@ class IndexTotals:
         return added_bytes_by_file
 
     def subtract_extent(self, extent: ExtentLocation) -> None:
-        """The map holds it no more."""
+        """Subtract an extent that is removed from the map."""
         self.extent_count -= 1
         self.live_bytes[extent.file_number] = (
             self.live_bytes.get(extent.file_number, 0) - extent.length
         )
 
     def pack(self) -> dict[str, object]:
-        """For `IndexCheckpoint`."""
+        """Return the totals for `IndexCheckpoint.encode`."""
         files = [
             [number, length, self.file_ends.get(number, 0)]
             for number, length in sorted(self.live_bytes.items())
@@ -199,36 +203,36 @@ class IndexTotals:
 
 @dataclass(slots=True)
 class IndexCheckpoint:
-    """What the map holds beside runs and states: how far it reaches into the journal."""
+    """The position of a checkpoint in the journal, and other state that the map stores with it."""
 
     bookie_id: str
     seed: int
     first_unindexed_sequence: int
     """The first block that is not in the map."""
     file_number: int
-    """Where that block begins or would begin."""
+    """The file in which that block begins or would begin, at `offset`."""
     offset: int
     first_sequence: int
-    """Of that file's first block."""
+    """The sequence of the first block in that file."""
     start_count: int
     limbo_below: int
     next_file_number: int
     """No file of this number or above has been used."""
     sealed_files: list[tuple[int, int, int]] = field(default_factory=list)
-    """Sealed journal files that are there: number, first and last sequence."""
+    """Existing sealed journal files: number, first and last sequence."""
     last_block_offset: int = -1
-    """Where the last block that is in the map begins, in the position's file; -1: not known."""
+    """The offset of the last block that is in the map, in the file of the position; -1 if it is unknown."""
     must_verify_below: int = 0
-    """Of ledgers with a lower id that are not known here the metadata is asked; see `Ledgers`."""
+    """An unknown ledger with a lower ID is looked up in the metadata before an add; see `LedgerTable`."""
     compacted_files: list[CompactedFileRow] = field(default_factory=list)
-    """Cold files that are there."""
+    """Existing compacted files."""
     state_snapshot: StateSnapshotRef | None = None
-    """The newest base of states, whether or not a head names it already."""
+    """The newest state snapshot. A head need not name it yet."""
     totals: IndexTotals | None = None
-    """None: an older program wrote it, which does not know them; it leaves them out where they were."""
+    """None if an older version, which omits them, wrote the position."""
 
     def encode(self) -> bytes:
-        """As msgpack."""
+        """Return the position as msgpack."""
         newer_fields: dict[str, object] = {}
         if self.totals is not None:
             newer_fields["totals"] = self.totals.pack()
@@ -264,7 +268,7 @@ class IndexCheckpoint:
 
     @classmethod
     def decode(cls, value: bytes) -> "IndexCheckpoint":
-        """Raises `IndexDamaged`, `UnsupportedFormat`."""
+        """Decode a position. Raises `IndexDamaged`, `UnsupportedFormat`."""
         try:
             values = decode_versioned(value, FORMAT, _CHECKPOINT_FIELDS, "the index's position")
         except CorruptData as error:
@@ -302,45 +306,47 @@ def _decode_totals(values: dict[str, Any]) -> IndexTotals:
 
 @dataclass(slots=True)
 class ScrubProgress:
-    """How far a scrub has come through the runs of the map."""
+    """The progress of a scrub through the extents of the map."""
 
     ledger: int = 0
     entry: int = 0
-    """The next run is the first that begins there or after it."""
+    """The next extent is the first one that begins at or after this entry of the ledger."""
     under_way: bool = False
     rest_s: int = 0
-    """Seconds of running time until the next pass begins; while one is under way, until the one after it."""
+    """Seconds of running time until the next pass begins. During a pass, this is the time to the one after
+    it."""
     read_bytes: int = 0
-    """Of this pass, or the last one."""
+    """Bytes that this pass has read, or the last one."""
     found: int = 0
-    """Entries that were found rotten, likewise."""
+    """Corrupt entries that this pass has found, or the last one."""
     passes: int = 0
-    """That came to their end."""
+    """Completed passes."""
 
     def encode(self) -> bytes:
-        """As msgpack."""
+        """Return the progress as msgpack."""
         return pack({"format": SCRUB_FORMAT, **asdict(self)})
 
     @classmethod
     def decode(cls, value: bytes) -> "ScrubProgress":
-        """Raises `CorruptData`, `UnsupportedFormat`."""
+        """Decode the progress. Raises `CorruptData`, `UnsupportedFormat`."""
         return cls(**decode_versioned(value, SCRUB_FORMAT, _SCRUB_FIELDS, "the scrub's place"))
 
 
 def extents_end_key(ledger_id: int) -> bytes:
-    """The first key after a ledger's runs."""
+    """Return the first key after the extents of a ledger."""
     return EXTENT_KEY.pack(b"r", ledger_id, 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def with_digest(key: bytes, value: bytes) -> bytes:
-    """A value as it is stored, its digest after it."""
+    """Return the stored form of a value, which ends in its digest."""
     return value + _DIGEST.pack(xxhash.xxh3_64_intdigest(key + value))
 
 
 def extent_pairs(ledger_id: int, columns: ExtentColumns) -> list[tuple[bytes, bytes]]:
-    """Keys and sealed values of these runs of a ledger.
+    """Return keys and stored values of extents of a ledger.
 
-    By columns, and no call in Python for each: of a thousand busy logs a checkpoint has fifty thousand.
+    Works on columns, without a Python call per extent: with a thousand busy logs, a checkpoint has fifty
+    thousand.
     """
     firsts, counts, files, offsets, lengths = columns
     keys = list(map(EXTENT_KEY.pack, repeat(b"r"), repeat(ledger_id), firsts))
@@ -350,7 +356,15 @@ def extent_pairs(ledger_id: int, columns: ExtentColumns) -> list[tuple[bytes, by
 
 
 def verified_value(key: bytes, stored_value: bytes, size: int = -1) -> bytes:
-    """The value of a sealed one, of ``size`` bytes if that is given. Raises `IndexDamaged`."""
+    """Return a stored value without its digest.
+
+    Args:
+        key: Its key.
+        stored_value: The value and its digest.
+        size: The expected size of the value; -1 for any.
+    Raises:
+        IndexDamaged: The digest or the size does not match.
+    """
     value = stored_value[: -_DIGEST.size]
     if (
         len(stored_value) < _DIGEST.size
@@ -362,15 +376,15 @@ def verified_value(key: bytes, stored_value: bytes, size: int = -1) -> bytes:
 
 
 def sum_of_digests(values: Collection[bytes]) -> int:
-    """The sum of the digests that these values end in."""
+    """Return the sum of the digests at the end of these values."""
     tails = b"".join([value[-_DIGEST.size :] for value in values])
     return sum(struct.unpack(f"<{len(values)}Q", tails))
 
 
 def verify_and_sum_digests(pairs: Sequence[tuple[bytes, bytes]]) -> int:
-    """The sum of the digests of these pairs, each of which fits. Raises `IndexDamaged`.
+    """Verify these pairs and return the sum of their digests. Raises `IndexDamaged`.
 
-    By columns, and no call in Python for each: a start reads all pairs.
+    Works on columns, without a Python call per pair, because a start reads all pairs.
     """
     if not pairs:
         return 0
@@ -384,7 +398,7 @@ def verify_and_sum_digests(pairs: Sequence[tuple[bytes, bytes]]) -> int:
 
 
 def decode_extent(key: bytes, stored_value: bytes) -> ExtentLocation:
-    """A run from its key and value. Raises `IndexDamaged`."""
+    """Decode an extent from its key and stored value. Raises `IndexDamaged`."""
     if len(key) != EXTENT_KEY.size:
         raise IndexDamaged(f"index key {key.hex():.80}: it is no run's")
     file_number, offset, length, count = EXTENT_VALUE.unpack(
@@ -394,17 +408,22 @@ def decode_extent(key: bytes, stored_value: bytes) -> ExtentLocation:
 
 
 def file_number_of(stored_value: bytes) -> int:
-    """The file that a run's stored value names, unchecked: to pass over those of other files."""
+    """Return the file number in an extent's stored value without verification, to skip those of
+    other files.
+    """
     return int.from_bytes(stored_value[:8], "little")
 
 
 def flags_of(stored_value: bytes) -> int:
-    """The flags that a state's stored value names, unchecked: to pass over those of other flags."""
+    """Return the flags in a state's stored value without verification, to skip states with other flags."""
     return int.from_bytes(stored_value[:4], "little")
 
 
 def decode_corruption_records(extra_values: dict[bytes, bytes]) -> dict[int, tuple[int, int]]:
-    """The notes of rot among what is kept: ledger to first and last. One that is none is passed over."""
+    """Return the corruption records among the extra values, as ledger to first and last entry.
+
+    Malformed ones are skipped.
+    """
     return {
         CORRUPTION_KEY.unpack(key)[1]: CORRUPTION_VALUE.unpack(value)
         for key, value in extra_values.items()
@@ -415,7 +434,7 @@ def decode_corruption_records(extra_values: dict[bytes, bytes]) -> dict[int, tup
 
 
 def decode_state(key: bytes, stored_value: bytes) -> tuple[int, int, int, bytes]:
-    """A ledger's id, flags, LAC and key, from a state's key and value. Raises `IndexDamaged`."""
+    """Decode a ledger's ID, flags, LAC and key from its key and stored value. Raises `IndexDamaged`."""
     if len(key) != STATE_KEY.size:
         raise IndexDamaged(f"index key {key.hex():.80}: it is no ledger's")
     flags, lac, ledger_key = STATE_VALUE.unpack(verified_value(key, stored_value, STATE_VALUE.size))

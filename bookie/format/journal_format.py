@@ -1,28 +1,29 @@
-"""What the blocks of a journal hold (pure). Around each is a header of
-`distributedlog/runtime/disk/checksummed_blocks.py`.
+"""The contents of journal blocks (pure).
+
+Around each is a header of `distributedlog/runtime/disk/checksummed_blocks.py`::
 
     COMMIT   entry records | control records | control bytes u32 | "CMIT" u32
-    HEAD     msgpack map: what the file is, what came before it, which files are there; then `state_blocks`
-             COMMIT blocks
-    FOOTER   runs of the file, 32 bytes each (a sealed file only)
-    TRAILER  in the last 4 KiB of a sealed file: where the footer is
+    HEAD     msgpack map with bookie, previous file and existing files; then `state_blocks` COMMIT blocks
+    FOOTER   extents of the file, 32 bytes each (only in a sealed file)
+    TRAILER  in the last 4 KiB of a sealed file: the location of the footer
 
     control record, 48 bytes: kind u32 | flags u32 | subject u64 | a i64 | b i64 | key 16s
 
-        STATE         ledger | flags: fenced 1, limbo 2, deleted 4, dropped 8 | a: LAC | key, all of it
-        SKIP          sequences a to b do not count: copied after them (H4), or written off
-        LIMBO_BELOW   ledgers with a lower id that are not known here: nothing is known of them
-        FILE_REMOVED  the journal or cold file of that number was deleted
-        COLD_ADDED    number | flags: runs | a: length | b: end of the records    a cold file is there
-        GONE_BELOW    ledgers with a lower id that are not known here: the metadata is asked before an add
+        STATE              ledger | flags: fenced 1, limbo 2, deleted 4, dropped 8 | a: LAC | key: all of it
+        SKIP               sequences a to b do not count: copied to later blocks (H4), or lost
+        LIMBO_BELOW        unknown ledgers with a lower ID are in limbo state
+        FILE_REMOVED       the journal or compacted file of that number was deleted
+        COMPACTED_ADDED    a compacted file exists: number | flags: extents | a: length | b: end of records
+        MUST_VERIFY_BELOW  unknown ledgers with a lower ID are looked up in the metadata before an add
 
-Every file begins with the state of all ledgers, or names the base that has them (`ledger_state_snapshot.py`),
-from whose position on no file is deleted: so whatever is, no fence, key, tombstone or limbo is lost with it.
+Every file begins with the states of all ledgers, or names a state snapshot that has them
+(`ledger_state_snapshot.py`). Files from the position of this snapshot on are not deleted. So the deletion of
+a file never loses a fence, key, tombstone or limbo state.
 
 The file JOURNAL has a msgpack map and its checksum: the bookie's ID, and the seed of all blocks' digests.
 
-A file is sealed after the next one's HEAD and states are durable, and with sequences after theirs: so a
-FOOTER proves that there is a next file, and where that one was lost it is missed.
+A file is sealed after the HEAD and the states of the next file are durable, and with later sequences. So a
+FOOTER proves that a next file exists, and the loss of that file is detected.
 """
 
 import struct
@@ -47,11 +48,13 @@ from . import entry as entries
 
 COMMIT, HEAD, FOOTER, TRAILER = 1, 2, 3, 4
 FORMAT = 4
-"""Of a HEAD that names a base; 3 of those that list cold files, 2 of those that say where tombstones end."""
+"""The format of a HEAD that names a state snapshot. Format 3 may list compacted files, and format 2 may
+contain the bound for removed tombstones."""
 FORMAT_WITHOUT_SNAPSHOT, FORMAT_WITHOUT_COMPACTED = 3, 2
 
 FENCED, LIMBO, DELETED, DROPPED = 1, 2, 4, 8
-"""Flags of a ledger's state. DROPPED comes with the first two, for programs that do not know it."""
+"""Flags of a ledger's state. DROPPED is set together with FENCED and LIMBO, for older versions that ignore
+it."""
 STATE, SKIP, LIMBO_BELOW, FILE_REMOVED, COMPACTED_ADDED, MUST_VERIFY_BELOW = 1, 2, 3, 4, 5, 6
 """Kinds of control records."""
 
@@ -60,9 +63,9 @@ IDENTITY_FILE_NAME = "JOURNAL"
 IDENTITY_FORMAT = 1
 FILES_MAX = 64 * 1024
 FILE_NUMBER_MAX = 2**31 - 1
-"""No bookie makes so many files: such a name is somebody else's."""
+"""No bookie creates this many files. A file with a higher number is not a bookie's."""
 CompactedFileRow = tuple[int, int, int, int]
-"""A cold file in a list: number, length, end of its records, runs."""
+"""A compacted file in a list: number, length, end of its records, extents."""
 _U64_MAX = (1 << 64) - 1
 _U64 = number(0, _U64_MAX)
 _IDENTITY_FIELDS = fields(bookie=text(), seed=_U64, started=flag)
@@ -93,7 +96,7 @@ EXTENT_ROW_BYTES = _EXTENT_ROW.size
 _TRAILER = struct.Struct("<QQQQ")
 TRAILER_SPACE = 4096
 FOOTER_EXTENTS_MAX = 16 * 1024
-"""Runs of one footer block: 512 KiB."""
+"""Extents of one footer block: 512 KiB."""
 
 assert CONTROL_BYTES == 48
 assert EXTENT_ROW_BYTES == 32
@@ -101,20 +104,20 @@ assert EXTENT_ROW_BYTES == 32
 
 @dataclass(slots=True)
 class JournalExtent:
-    """Records of consecutive ids of one ledger that lie back to back in a journal file."""
+    """Records of consecutive IDs of one ledger that are contiguous in a journal file."""
 
     ledger: int
     first_entry: int
     entry_count: int
     offset: int
-    """Of the first record, in the file."""
+    """The offset of the first record in the file."""
     length: int
-    """Bytes of all of them."""
+    """The bytes of all records."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRecord:
-    """One control record; what the fields mean depends on ``kind``."""
+    """One control record. The meaning of the fields depends on ``kind``."""
 
     kind: int
     flags: int
@@ -126,16 +129,16 @@ class ControlRecord:
 
 @dataclass(frozen=True, slots=True)
 class StateSnapshotRef:
-    """A file that has the states of all ledgers."""
+    """A reference to a file with the states of all ledgers."""
 
     file_number: int
     next_sequence: int
-    """The sequence of the first block whose states are not in it."""
+    """The sequence of the first block whose states are not in the file."""
     state_count: int
     digest: int
 
     def pack(self) -> list[int]:
-        """As it stands in a head, and in the index's position."""
+        """Return the row for a head and for the position of the index."""
         return [self.file_number, self.next_sequence, self.state_count, self.digest]
 
 
@@ -146,27 +149,28 @@ class Head:
     bookie_id: str
     start_count: int
     predecessor_file: int
-    """Number of the file before; 0: none."""
+    """The number of the previous file; 0 if there is none."""
     predecessor_end: int
-    """Where it ends, bytes: what lies after it is not part of the journal (H4)."""
+    """The end of the previous file in bytes. Bytes after it are not part of the journal (H4)."""
     limbo_below: int
     sealed_files: tuple[tuple[int, int, int], ...]
-    """The sealed files before this one that are still there: number, first and last sequence."""
+    """The existing sealed files before this one: number, first and last sequence."""
     state_blocks: int
-    """How many COMMIT blocks follow that hold the state of all ledgers, or of some beside a base."""
+    """The number of COMMIT blocks that follow. They have the states of all ledgers, or those newer than the
+    snapshot."""
     sealing_blocks: int = 0
-    """How many sequences after those belong to what seals the file before: its FOOTERs and TRAILER."""
+    """The number of sequences after those blocks that seal the previous file: its FOOTERs and its TRAILER."""
     must_verify_below: int = 0
     compacted_files: tuple[CompactedFileRow, ...] = ()
-    """The cold files that are there."""
+    """The existing compacted files."""
     state_snapshot: StateSnapshotRef | None = None
-    """What has the states of all ledgers as of its position."""
+    """The file with the states of all ledgers as of its position."""
 
     def encode(self) -> bytes:
-        """As a block's payload."""
+        """Return the payload of the block."""
         newer_fields: dict[str, object] = {}
         if self.must_verify_below:
-            # An older program knows tombstones alone: it must not go on without those that have ended.
+            # An older version relies on tombstones alone, and must not start without the removed ones.
             newer_fields |= {
                 "format": FORMAT_WITHOUT_COMPACTED,
                 "gone_below": self.must_verify_below,
@@ -195,7 +199,7 @@ class Head:
 
     @classmethod
     def decode(cls, payload: memoryview, name: str) -> "Head":
-        """Raises `CorruptData`, `UnsupportedFormat`."""
+        """Decode a payload. Raises `CorruptData`, `UnsupportedFormat`."""
         value = decode_versioned(payload, FORMAT, _HEAD_FIELDS, f"the head of {name}")
         return cls(
             value["bookie"],
@@ -216,43 +220,43 @@ class Head:
 
 
 def state_record(ledger: int, flags: int, lac: int, key: bytes) -> bytes:
-    """The whole state of a ledger: the last one written counts."""
+    """Encode the complete state of a ledger. The last one that was written applies."""
     return _CONTROL.pack(STATE, flags, ledger, lac, 0, key)
 
 
 def skip_record(first: int, last: int) -> bytes:
-    """Sequences ``first`` to ``last`` (inclusive) do not count."""
+    """Encode that sequences ``first`` to ``last`` (inclusive) do not count."""
     return _CONTROL.pack(SKIP, 0, 0, first, last, b"")
 
 
 def limbo_below_record(bound: int) -> bytes:
-    """Unknown ledgers below ``bound`` are in limbo."""
+    """Encode that unknown ledgers below ``bound`` are in limbo state."""
     return _CONTROL.pack(LIMBO_BELOW, 0, bound, 0, 0, b"")
 
 
 def must_verify_below_record(bound: int) -> bytes:
-    """Of unknown ledgers below ``bound`` the metadata is asked before an add is taken."""
+    """Encode that unknown ledgers below ``bound`` are looked up in the metadata before an add is accepted."""
     return _CONTROL.pack(MUST_VERIFY_BELOW, 0, bound, 0, 0, b"")
 
 
 def file_removed_record(number: int) -> bytes:
-    """The file is about to be deleted: nothing in it is needed."""
+    """Encode that a file is about to be deleted, because nothing in it is needed."""
     return _CONTROL.pack(FILE_REMOVED, 0, number, 0, 0, b"")
 
 
 def compacted_added_record(file: CompactedFileRow) -> bytes:
-    """The cold file is there, whole and synced; something may point to it from now on."""
+    """Encode that a compacted file is complete and synced, so that the index may refer to it."""
     number, length, data_end, extent_count = file
     return _CONTROL.pack(COMPACTED_ADDED, extent_count, number, length, data_end, b"")
 
 
 def commit_end(control_bytes: int) -> bytes:
-    """What ends a COMMIT payload."""
+    """Return the end of a COMMIT payload."""
     return _COMMIT_END.pack(control_bytes, _END_MARK)
 
 
 def split_commit(payload: memoryview, what: str) -> tuple[memoryview, list[ControlRecord]]:
-    """The entry records and the control records of a COMMIT payload. Raises `CorruptData`."""
+    """Return the entry records and the control records of a COMMIT payload. Raises `CorruptData`."""
     end = len(payload) - COMMIT_END_BYTES
     if end < 0:
         raise CorruptData(f"{what}: a commit of {len(payload)} bytes")
@@ -264,7 +268,7 @@ def split_commit(payload: memoryview, what: str) -> tuple[memoryview, list[Contr
 
 
 def decode_controls(records: memoryview) -> list[ControlRecord]:
-    """Control records that lie back to back. Raises `CorruptData`."""
+    """Decode contiguous control records. Raises `CorruptData`."""
     if len(records) % CONTROL_BYTES:
         raise CorruptData(f"{len(records)} bytes are not whole control records")
     return [ControlRecord(*values) for values in _CONTROL.iter_unpack(records)]
@@ -273,10 +277,12 @@ def decode_controls(records: memoryview) -> list[ControlRecord]:
 def extents_of(
     records: memoryview, offset: int, what: str
 ) -> tuple[list[JournalExtent], dict[int, int]]:
-    """The runs of records that lie back to back at ``offset`` of a file, and each ledger's highest LAC.
+    """Return the extents of contiguous records at ``offset`` of a file, and the highest LAC of each ledger.
 
-    Digests are not looked at: the block around was verified. Raises `CorruptData` where lengths do not
-    add up.
+    Digests are not checked, because the block around the records was verified.
+
+    Raises:
+        CorruptData: The lengths of the records are inconsistent.
     """
     extents: list[JournalExtent] = []
     lacs: dict[int, int] = {}
@@ -306,21 +312,22 @@ def extents_of(
 
 
 EXTENT_BYTES_MAX = 1024 * 1024
-"""A run does not grow beyond this, so that finding an entry inside stays cheap."""
+"""An extent of this size is not extended, so that finding an entry in it stays cheap."""
 
 
 # --- footers --------------------------------------------------------------------------------------
 
 
 pack_extent_row = _EXTENT_ROW.pack
-"""A `JournalExtent` as it stands in a footer, of ledger, first, offset, length, count: without a call in
-Python, for it is made of each entry of a thousand busy logs."""
+"""Encode ledger, first entry, offset, length and count as a row of a footer. This is a C function without a
+Python call around it, because with a thousand busy logs it is called for each entry."""
 
 
 def iter_extent_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]]:
-    """Those of a FOOTER payload as they stand there: ledger, first, offset, length, count.
+    """Iterate over the rows of a FOOTER payload: ledger, first entry, offset, length, count.
 
-    Raises `CorruptData`.
+    Raises:
+        CorruptData: The payload does not consist of complete rows.
     """
     if len(payload) % EXTENT_ROW_BYTES:
         raise CorruptData(f"{what}: {len(payload)} bytes are not whole runs")
@@ -328,42 +335,42 @@ def iter_extent_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]
 
 
 def unpack_extents(payload: memoryview, what: str) -> Iterator[JournalExtent]:
-    """The runs of a FOOTER payload. Raises `CorruptData`."""
+    """Yield the extents of a FOOTER payload. Raises `CorruptData`."""
     for ledger, first, offset, length, count in iter_extent_rows(payload, what):
         yield JournalExtent(ledger, first, count, offset, length)
 
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """Where a sealed file's footer lies, and which sequences the file holds, footer included."""
+    """The location of a sealed file's footer, and the sequences of the file, including the footer."""
 
     footer_offset: int
     footer_blocks: int
     first_sequence: int
     last_sequence: int
-    """Of the last block before the trailer, whose own sequence is one more."""
+    """The sequence of the last block before the trailer, whose own sequence is one more."""
 
     def encode(self) -> bytes:
-        """As a block's payload."""
+        """Return the payload of the block."""
         return _TRAILER.pack(
             self.footer_offset, self.footer_blocks, self.first_sequence, self.last_sequence
         )
 
     @classmethod
     def decode(cls, payload: memoryview, what: str) -> "Trailer":
-        """Raises `CorruptData`."""
+        """Decode a payload. Raises `CorruptData`."""
         if len(payload) != _TRAILER.size:
             raise CorruptData(f"{what}: a trailer of {len(payload)} bytes")
         return cls(*_TRAILER.unpack(payload))
 
 
 def file_name(number: int) -> str:
-    """The name of journal file ``number``, which counts from 1."""
+    """Return the name of journal file ``number``, which counts from 1."""
     return f"{FILE_PREFIX}{number:012d}"
 
 
 def file_number(name: str) -> int | None:
-    """The number in a journal file's name; None for a name that no bookie gives."""
+    """Return the number in a journal file's name; None for a name that no bookie assigns."""
     digits = name.removeprefix(FILE_PREFIX)
     if digits == name or len(digits) > 12 or not (digits.isascii() and digits.isdecimal()):
         return None
@@ -372,7 +379,7 @@ def file_number(name: str) -> int | None:
 
 
 def state_payloads(states: Sequence[bytes], bytes_max: int) -> list[bytes]:
-    """State records as payloads of COMMIT blocks of at most about ``bytes_max``."""
+    """Return state records as payloads of COMMIT blocks of at most about ``bytes_max`` each."""
     per_block = max(1, bytes_max // CONTROL_BYTES)
     return [
         b"".join((*chunk, commit_end(len(chunk) * CONTROL_BYTES)))
@@ -387,11 +394,11 @@ class JournalIdentity:
 
     bookie_id: str
     seed: int
-    """Of the digests of all blocks, so that no other process can make a valid block (H4)."""
+    """The seed of the digests of all blocks, so that no other process can make a valid block (H4)."""
     has_served: bool
 
     def encode(self) -> bytes:
-        """As the file's content, with a checksum after."""
+        """Return the content of the file, which ends in a checksum."""
         body = pack(
             {
                 "format": IDENTITY_FORMAT,
@@ -404,7 +411,12 @@ class JournalIdentity:
 
 
 def decode_identity(data: bytes) -> JournalIdentity | None:
-    """None for a damaged file. Raises `UnsupportedFormat`, `CorruptData` where only the checksum is sound."""
+    """Decode the file JOURNAL; return None if its checksum does not match.
+
+    Raises:
+        UnsupportedFormat: A newer version wrote the file.
+        CorruptData: The checksum matches, but the content is invalid.
+    """
     body = data[:-8]
     if xxhash.xxh3_64_digest(body) != data[-8:]:
         return None

@@ -1,8 +1,8 @@
-"""Where a reply is read from beside the ring: what a worker read from the device, and the page cache.
+"""The memory outside the journal buffer that a reply refers to: bytes from the device or the page cache.
 
-A reader in sequence asks for a megabyte of runs that lie one after the other: they are read in one piece,
-as far as they are wanted, whatever lies between. What they are read into lives as long as the parts of it
-that were not sent yet, so parts that are much smaller are copied (H16).
+A sequential reader requests about a megabyte of contiguous extents. They are read together, including any
+gaps between them. The memory is kept until all parts of it have been sent. So parts that are much smaller
+than the memory are copied (H16).
 """
 
 from collections.abc import Callable
@@ -13,24 +13,24 @@ from .entry import HEADER_BYTES
 from .extent_map import ExtentLocation
 
 GAP_BYTES_MAX = 64 * 1024
-"""A gap between two runs of a ledger that is cheaper to read than to step over."""
+"""Up to this length, reading a gap between two extents of a ledger is cheaper than skipping it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedExtent:
-    """Bytes of a journal file, in memory of their own."""
+    """Bytes of a file that were read into memory."""
 
     file_number: int
     offset: int
     data: Buffer
 
     def find_bytes(self, file_number: int, offset: int, length: int) -> memoryview | None:
-        """A part of it, or None."""
+        """Return a range of the bytes, or None if it is not completely loaded."""
         prefix = self.find_prefix(file_number, offset, length)
         return prefix if len(prefix) == length else None
 
     def find_prefix(self, file_number: int, offset: int, length: int) -> memoryview:
-        """As much of a part as it has from the part's first byte on; perhaps nothing."""
+        """Return the loaded part of a range from its first byte on, which may be empty."""
         start = offset - self.offset
         if file_number != self.file_number or start < 0:
             return memoryview(b"")
@@ -39,30 +39,35 @@ class LoadedExtent:
 
 @dataclass(slots=True)
 class ReadSource:
-    """An extent, and which parts of a reply are views of it."""
+    """Loaded bytes, and the parts of a reply that are views of them."""
 
     extent: LoadedExtent
     part_numbers: list[int] = field(default_factory=list)
     used_bytes: int = 0
 
     def record_part(self, part_number: int, size_bytes: int) -> None:
-        """The reply's part of this number is so many bytes of it."""
+        """Record that this part of the reply is a view of the given size."""
         self.part_numbers.append(part_number)
         self.used_bytes += size_bytes
 
     def copy_small_parts(self, parts: list[bytes | memoryview]) -> None:
-        """Small parts must not pin a long extent: what waits to be sent is bounded by its bytes (H16)."""
+        """Copy the parts if they use less than half of the loaded bytes.
+
+        Otherwise small parts would keep a large buffer in memory. The limit of waiting replies counts only
+        their own bytes (H16).
+        """
         if 2 * self.used_bytes < len(self.extent.data):
             for part_number in self.part_numbers:
                 parts[part_number] = bytes(parts[part_number])
 
 
 ReadCached = Callable[[ExtentLocation, int, int], LoadedExtent | None]
-"""Reads needed bytes of a run, better wanted ones; None: the device must be asked."""
+"""Read an extent from the page cache: at least the first number of bytes, if possible the second number.
+Returns None if the device must be read."""
 
 
 class ReadSources:
-    """The extents of one reply, whose parts grow beside them."""
+    """The loaded bytes that the parts of one reply refer to."""
 
     def __init__(
         self, read_cached: ReadCached, parts: list[bytes | memoryview], extent: LoadedExtent | None
@@ -75,11 +80,12 @@ class ReadSources:
     def find_source(
         self, location: ExtentLocation, bytes_enough: int, bytes_needed: int, bytes_wanted: int
     ) -> tuple[ReadSource, memoryview] | None:
-        """The first ``needed`` bytes of the run, and of what they are a view; None: ask the device.
+        """Return a source and its bytes of the extent; None if the device must be read.
 
-        Where so many as are ``enough`` have been read, it is those: what lies between two runs makes the end
-        of the second one come after what was read of both, and its beginning is not read again for that.
-        Where they must be read, so many as ``wanted`` are.
+        If at least ``bytes_enough`` bytes were loaded before, these are returned. Because of gaps between
+        extents, the end of the second extent may not be loaded with the first, and its beginning is not read
+        again for that. Otherwise ``bytes_needed`` to ``bytes_wanted`` bytes are read from the page cache. The
+        returned view has at most ``bytes_needed`` bytes.
         """
         for source in (self._device_source, self._cache_source):
             if source is not None:
@@ -99,11 +105,11 @@ class ReadSources:
             return None
         self._cache_source = ReadSource(extent)
         view = extent.find_bytes(location.file_number, location.offset, bytes_needed)
-        assert view is not None, "it is what was read"
+        assert view is not None, "the bytes were just read"
         return self._cache_source, view
 
     def copy_small_parts(self) -> None:
-        """The reply is complete."""
+        """Copy small parts after the reply is complete."""
         self._release(self._device_source)
         self._release(self._cache_source)
 
@@ -113,15 +119,15 @@ class ReadSources:
 
 
 def bytes_to_read(extent: ExtentLocation, first: int, last: int, remaining_bytes: int) -> int:
-    """How much to look at from a run's beginning on for the records first..last, as far as they may go.
+    """Estimate how many bytes to read from the start of an extent for the records ``first`` to ``last``.
 
-    By the mean of the run's records: if they turn out longer, what follows is read after it. May be more
-    than the run: then what lies after it is wanted too.
+    The estimate uses the mean record size of the extent. If the records are longer, the rest is read later.
+    The result can exceed the extent, if the following extents are needed as well. It is limited by
+    ``remaining_bytes``.
     """
     if first > extent.first:
-        return max(
-            extent.length, remaining_bytes
-        )  # where it begins is only found by going through all before it
+        # The offset of a record is found only by reading all records before it.
+        return max(extent.length, remaining_bytes)
     estimated_bytes = extent.length * (last - first + 1) // extent.count
     return min(estimated_bytes + estimated_bytes // 16, remaining_bytes) + HEADER_BYTES
 
@@ -129,7 +135,10 @@ def bytes_to_read(extent: ExtentLocation, first: int, last: int, remaining_bytes
 def _read_ahead_bytes(
     extent: ExtentLocation, previous: LoadedExtent | None, bytes_wanted: int
 ) -> int:
-    """How much to read from a run on: of a bookie's many ledgers the next run may lie far away."""
+    """Return how many bytes to read from an extent on.
+
+    In a journal with many ledgers, the next extent of a ledger may be far away.
+    """
     if 8 * extent.length >= bytes_wanted:
         return bytes_wanted
     if previous is None or previous.file_number != extent.file_number:

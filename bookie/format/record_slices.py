@@ -1,7 +1,7 @@
-"""Entry records out of the bytes of a run, as far as they are here and fit (pure).
+"""Cut entry records out of the loaded bytes of an extent, and check them (pure).
 
-A run is records back to back; nothing says where one begins but the headers before it. Digests are for
-whoever uses a record to check; ids and lengths must fit here, or nothing is believed.
+The records of an extent are contiguous, so a record is found only through the headers before it. Here IDs and
+lengths must match. Digests are verified by the callers that need it.
 """
 
 from collections.abc import Iterator
@@ -16,14 +16,15 @@ from .extent_map import ExtentLocation
 
 @dataclass(frozen=True, slots=True)
 class RecordSlice:
-    """Records of a run. ``end``: bytes from the run's beginning to theirs."""
+    """Records of an extent."""
 
     records: memoryview
     last_entry: int
-    """The last id that is in ``part``; the one before the first asked for where none is."""
+    """The last ID in `records`. If this is empty, it is the ID before the first requested one."""
     end_offset: int
+    """Offset of the end of the records from the start of the extent, in bytes."""
     is_truncated: bool
-    """It stopped where the bytes that are here end, not the run, nor what was allowed."""
+    """Whether the slice ended at the end of the loaded bytes, not at the end of the extent or at a limit."""
 
 
 def slice_extent(
@@ -35,9 +36,18 @@ def slice_extent(
     bytes_max: int,
     at_least_one: bool,
 ) -> RecordSlice:
-    """The records first..last of a run, together at most ``bytes_max``, a first longer one if wanted.
+    """Return the records ``first`` to ``last`` of an extent, or the first of them if ``view`` ends before.
 
-    ``view`` may end before the run does. Raises `CorruptData`.
+    Args:
+        view: Bytes from the start of the extent, possibly not all of them.
+        ledger_id: The ledger.
+        extent: The extent.
+        first: The first entry.
+        last: The last entry, inclusive.
+        bytes_max: Maximum bytes of all records.
+        at_least_one: Whether to return the first record even if it exceeds ``bytes_max``.
+    Raises:
+        CorruptData: A header does not match the extent.
     """
     view = memoryview(view)
     view_bytes = len(view)
@@ -76,22 +86,26 @@ def slice_extent(
 def find_record(
     view: memoryview | bytes, ledger_id: int, extent: ExtentLocation, entry: int
 ) -> memoryview:
-    """The record of ``entry`` in all the bytes of a run, unverified. Raises `CorruptData`."""
+    """Return the record of ``entry`` from the complete bytes of an extent, without verification.
+
+    Raises:
+        CorruptData: A header does not match the extent.
+    """
     return slice_extent(view, ledger_id, extent, entry, entry, 0, True).records
 
 
 SOUND_PART_RECORDS_MAX = 500
-"""Of what `sound_parts` yields at a time: half a millisecond of digests."""
+"""The maximum records of one part from `sound_parts`, half a millisecond of hashing."""
 
 
 def sound_parts(
     view: memoryview | bytes, ledger_id: int, extent: ExtentLocation
 ) -> Iterator[ExtentLocation]:
-    """Stretches of a run, ascending, whose records fit their digests; what is between them is rotten.
+    """Yield ascending parts of an extent whose records are valid. All records between them are corrupt.
 
-    ``view``: the run's bytes, as many as there are. Where a header rotted nobody knows where the next record
-    begins, and all that follows counts as rotten: nothing is searched for, or a record that somebody stored
-    as a payload would be found. Stretches that follow each other may come as several.
+    ``view`` has the bytes of the extent, as many as are readable. If a header is corrupt, the offset of the
+    next record is unknown, and all later records count as corrupt. They are not searched for, because a
+    user's payload could look like a record. Adjacent parts may be yielded separately.
     """
     view = memoryview(view)
     position = start = 0
@@ -133,7 +147,7 @@ def sound_parts(
 
 
 def merge_adjacent(parts: list[ExtentLocation]) -> list[ExtentLocation]:
-    """The same stretches, those that lie back to back as one."""
+    """Merge the parts that are contiguous."""
     merged: list[ExtentLocation] = []
     for part in parts:
         last = merged[-1] if merged else None
@@ -156,7 +170,7 @@ def merge_adjacent(parts: list[ExtentLocation]) -> list[ExtentLocation]:
 def _check_header(
     view: memoryview, position: int, extent_bytes: int, ledger_id: int, entry: int
 ) -> int:
-    """The length of the record that must stand there. Raises `CorruptData`."""
+    """Return the length of the record that must be at this position. Raises `CorruptData`."""
     if len(view) - position >= entries.HEADER_BYTES:
         _, length, payload_bytes, _, _, _, ledger, number, _, _ = entries.HEADER.unpack_from(
             view, position

@@ -1,7 +1,8 @@
-"""What the metadata says of ledgers that are not known here, asked before an add to them is taken (H89).
+"""Query the metadata about unknown ledgers before an add to them is accepted (H89).
 
-Tombstones end: of a ledger whose id is below a bound and that is not known here, nobody here can tell whether
-it was deleted, or fenced and moved away. Ids are never used twice, so the metadata can.
+Tombstones are removed after a time. If the ID of an unknown ledger is below a bound, this bookie cannot
+decide whether the ledger was deleted, or was fenced and moved away. The metadata quorum can decide it,
+because IDs are never used twice.
 """
 
 import enum
@@ -16,7 +17,7 @@ from ...runtime.schedule.work_failures import WorkFailures
 
 LEDGERS_PER_LOOKUP = 500
 LOOKUP_TIMEOUT_S = 5.0
-"""Without an answer for so long the adds that wait are refused: their writers come again."""
+"""After this time without an answer, the waiting adds are refused. Their writers retry."""
 
 FAILURE_UNIT = "the look-up of ledgers before their first add"
 
@@ -24,23 +25,26 @@ log = get_logger("distributedlog.bookie.ledgers.ledger_existence")
 
 
 class LedgerStatus(enum.Enum):
-    """What a ledger's record says, for who wants to add to it."""
+    """The status of a ledger's metadata record, as it concerns adds."""
 
     OPEN = enum.auto()
     ENDED = enum.auto()
-    """It is being recovered, or closed: its writer must be told so."""
+    """The ledger is closed or in recovery. Its writer must receive this as an error."""
     DELETED = enum.auto()
-    """There is none, or it is being deleted."""
+    """The ledger has no record, or is being deleted."""
 
 
 OnStatus = Callable[[LedgerStatus | None], None]
-"""None: nobody could tell."""
+"""Receives the status, or None if the query failed."""
 QueryLedgerStatuses = Callable[[Sequence[int]], Awaitable[Mapping[int, LedgerStatus]]]
-"""Of each of these ids, ascending, by a linearizable read; those of whom nothing can be told are left out."""
+"""Return the status of ledgers, given as ascending IDs, by a linearizable read. The result omits IDs with an
+unknown status."""
 
 
 class LedgerExistence:
-    """One question at a time; what comes meanwhile is asked together, after it."""
+    """Query the status of ledgers, one query at a time. IDs that arrive during a query are in the
+    next one.
+    """
 
     def __init__(self, query_statuses: QueryLedgerStatuses, failures: WorkFailures) -> None:
         self._query_statuses = query_statuses
@@ -49,18 +53,18 @@ class LedgerExistence:
         self._wake = trio.Event()
 
     def lookup(self, ledger_id: int, on_status: OnStatus) -> None:
-        """Ask for it: ``answer`` is called later, with what the record said after this call."""
+        """Query the status of a ledger, and later call ``on_status`` with a status read after this call."""
         self._waiting.setdefault(ledger_id, []).append(on_status)
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send queries until cancelled."""
         while True:
             if not self._waiting:
                 self._wake = trio.Event()
                 await self._wake.wait()
             ledger_ids = sorted(islice(self._waiting, LEDGERS_PER_LOOKUP))
-            # Whoever asks from now on gets an answer of its own: this one may be older than the question.
+            # Later lookups of these IDs need another query, because this one may read older states.
             callbacks = {ledger_id: self._waiting.pop(ledger_id) for ledger_id in ledger_ids}
             statuses: Mapping[int, LedgerStatus] = {}
             try:

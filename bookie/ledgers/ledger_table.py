@@ -1,7 +1,7 @@
-"""What a bookie knows of a ledger in memory, of the streams that add to it, and of who waits for its LAC.
+"""The state of ledgers in memory, their add streams, and the requests that wait for their LAC.
 
-There is one `Ledger` object an id, whoever asks for it: fence and add meet on the same one (defect D10 of
-the reference). The others, which nobody uses, are in the index's map alone, and are loaded at their next use.
+There is one `Ledger` object per ID for all users, so that a fence and an add always use the same object
+(defect D10 of the reference). Ledgers without a user are only in the index's map, and are loaded on use.
 """
 
 import hmac
@@ -36,13 +36,13 @@ from ..format.index_format import (
 from ..format.read_sources import LoadedExtent
 
 LIMBO_ALL = 0xFFFF_FFFF_FFFF_FFFF
-"""All that are not known here are in limbo."""
+"""The value of `LedgerTable.limbo_below` with which all unknown ledgers are in limbo state."""
 STATES_PER_PAGE = 256
-"""Of the map, looked at in one turn of the loop."""
+"""The states of the map that are read in one event-loop iteration."""
 
 
 class KnownLedgerState(NamedTuple):
-    """What is known of a ledger, apart from its entries."""
+    """The stored state of a ledger, without its entries."""
 
     ledger_id: int
     flags: int
@@ -52,20 +52,20 @@ class KnownLedgerState(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PendingExtent:
-    """A run that is gathered and not synced yet."""
+    """An extent in the journal buffer that is not synced yet."""
 
     ledger: "Ledger"
     first: int
     count: int
     buffer: memoryview
-    """Of the ring, where it is gathered."""
+    """The ring buffer that contains the records."""
     position: int
-    """Of its first record in ``buffer``."""
+    """The position of its first record in `buffer`."""
     length: int
 
 
 class Ledger:
-    """The state of one ledger. Entry ids count from 0; -1 says none."""
+    """The state of one ledger. Entry IDs count from 0; -1 means none."""
 
     __slots__ = (
         "__weakref__",
@@ -92,80 +92,86 @@ class Ledger:
     def __init__(self, ledger_id: int) -> None:
         self.id = ledger_id
         self.key = b""
-        """Empty: not known yet."""
+        """Empty if the key is not known yet."""
         self.flags = 0
-        """FENCED, LIMBO, DELETED, DROPPED: in force at once, durable a little later; by
-        `LedgerTable.set_flags`."""
+        """FENCED, LIMBO, DELETED and DROPPED. They apply at once, and are durable a little later. Only
+        `LedgerTable.set_flags` and loading a state change them."""
         self.fence_durable = False
         self.lac = -1
         self.lac_unjournaled = False
-        """Was `lac` told by itself, and is nothing that says it in the journal, or on the way there?"""
+        """Whether `lac` came without an entry, and no record in the journal or on its way there
+        contains it."""
         self.last_entry = -1
-        """Highest id that is durable here."""
+        """The highest ID that is durable here."""
         self.last_added_entry = -1
-        """Highest id that is gathered or durable: above it nothing can be a duplicate."""
+        """The highest ID that is pending or durable. An entry above it cannot be a duplicate."""
         self.last_indexed_entry = -1
-        """Highest id in the index's map: above it the map need not be asked."""
+        """The highest ID in the index's map. The map has no entry above it, so it need not be
+        read for one."""
         self.extents: ExtentMap | None = None
-        """Durable since the last checkpoint."""
+        """Extents that became durable since the last checkpoint."""
         self.frozen_extents: ExtentMap | None = None
-        """Being written by a checkpoint."""
+        """Extents that a checkpoint is writing."""
         self.pending_extents: list[PendingExtent] = []
-        """Gathered, and not durable yet; they become so in this order (`Commits.on_synced`)."""
+        """Extents that are not durable yet. They become durable in this order (`GroupCommit.on_synced`)."""
         self.pending_in_order = True
-        """By their ids, too?"""
+        """Whether `pending_extents` is also sorted by entry ID."""
         self.is_known = False
-        """Its state is in the journal or the index's map, or in a block on the way there. Set by
+        """Whether its state is in the journal or the index's map, or in a block on its way there. Set by
         `LedgerTable.set_flags`."""
         self.is_journaled = False
-        """It is in the journal, or on the way there. Not known of one that was loaded: a checkpoint takes
-        what is not synced yet, and a kill that is quicker than the sync leaves it in the map alone (H88)."""
+        """Whether its state is in the journal, or on its way there. False for a ledger that was loaded from
+        the map. A checkpoint may store a state before it is synced, and after a kill only the map has this
+        state (H88)."""
         self.removing = False
-        """Its entries are being dropped: nothing is compared with them any more, nor added."""
+        """Whether its entries are being dropped. They are then not compared with added entries, and adds are
+        refused."""
         self.stream_count = 0
-        """Streams that are open on it: an unstored ledger without users or waiters is forgotten."""
+        """The number of open add streams. An unknown ledger without streams and long polls is forgotten."""
         self.long_polls: list[LongPoll] = []
 
     @property
     def fenced(self) -> bool:
-        """Refuses normal adds."""
+        """Whether the ledger refuses normal adds."""
         return bool(self.flags & jb.FENCED)
 
     @property
     def limbo(self) -> bool:
-        """May have lost entries or a fence: gives no negative answers (inv. 22)."""
+        """Whether entries or a fence may be lost. The bookie gives no negative answers for such a ledger
+        (inv. 22).
+        """
         return bool(self.flags & jb.LIMBO)
 
     @property
     def deleted(self) -> bool:
-        """A tombstone."""
+        """Whether this is a tombstone."""
         return bool(self.flags & jb.DELETED)
 
     def check_key(self, key: bytes) -> None:
-        """Raise `WrongLedgerKey` unless it is the ledger's, or that is not known yet.
+        """Raise `WrongLedgerKey` if the key differs from the ledger's key, and this is known.
 
-        Empty: a capability was shown in its place (`bookie_authorizer.py`).
+        An empty ``key`` means that a capability was shown in place of a key (`bookie_authorizer.py`).
         """
         if key and self.key and not hmac.compare_digest(self.key, key):
             raise WrongLedgerKey(f"ledger {self.id}: the key shown is not the ledger's")
 
     def learn_key(self, key: bytes) -> None:
-        """From now on it is this one, where none was known. Raises `WrongLedgerKey`."""
+        """Take over the key if the ledger has none yet. Raises `WrongLedgerKey` if it has another one."""
         self.check_key(key)
         if not self.key:
             self.key = bytes(key)
 
     @property
     def state(self) -> KnownLedgerState:
-        """As it is now."""
+        """The present state."""
         return KnownLedgerState(self.id, self.flags, self.lac, self.key)
 
     def state_record(self) -> bytes:
-        """Its state as a control record."""
+        """Return its state as a control record."""
         return jb.state_record(self.id, self.flags, self.lac, self.key)
 
     def add_pending(self, extent: PendingExtent) -> None:
-        """A run is gathered."""
+        """Add an extent that is in the journal buffer."""
         if self.pending_extents and extent.first < self.pending_extents[-1].first:
             self.pending_in_order = False
         self.pending_extents.append(extent)
@@ -174,7 +180,7 @@ class Ledger:
             self.last_added_entry = last_entry
 
     def find_pending(self, entry: int) -> PendingExtent | None:
-        """The gathered run that holds ``entry``, or None."""
+        """Return the pending extent that contains ``entry``, or None."""
         if self.pending_in_order:
             index = bisect_right(self.pending_extents, entry, key=attrgetter("first")) - 1
             if index < 0:
@@ -188,41 +194,50 @@ class Ledger:
 
 
 class LedgerTable:
-    """All ledgers of a bookie, and what is said of those that it does not know.
+    """All ledgers of a bookie, and the bounds that apply to unknown ones.
 
-    An object is there as long as anybody has it in hand: who adds, waits or reads, a checkpoint that is to
-    write what has changed. Of those that nobody has, the last ones that were asked for are kept.
+    A `Ledger` object stays in memory while a stream, a long poll, a read or a pending checkpoint refers to
+    it. Of the others, the most recently used ones are cached.
     """
 
     def __init__(self, ordered_map: OrderedMap, loaded_max: int) -> None:
-        """``stored``: of the index. ``loaded_max``: so many are kept without a use, about."""
+        """Create an empty table.
+
+        Args:
+            ordered_map: The map of the index.
+            loaded_max: About this many unused ledgers are kept in memory.
+        """
         self._map = ordered_map
         self._generation_max = max(1, loaded_max // 2)
         self._loaded: WeakValueDictionary[int, Ledger] = WeakValueDictionary()
-        """All that are in memory, whoever has them: never are there two of one id."""
+        """All objects in memory. There are never two with one ID."""
         self._recent: dict[int, Ledger] = {}
         self._less_recent: dict[int, Ledger] = {}
-        """Asked for before those; one that is asked for again is young again, the others go one by one."""
+        """Ledgers that were used before those in `_recent`. A used one moves there; the others are evicted
+        one by one."""
         self.damage: IndexDamaged | None = None
-        """What a look into the index's map met: the node ends with it soon, and builds the index again."""
+        """Damage that was found in the index's map. The node ends soon because of it, and
+        rebuilds the index."""
         self.limbo_below = 0
-        """Those with a lower id that are not known here are in limbo."""
+        """Unknown ledgers with a lower ID are in limbo state."""
         self.must_verify_below = 0
-        """Those with a lower id that are not known here may have been deleted, or fenced and moved away: an
-        add waits until the metadata was asked (H89). Durable when it is set."""
+        """An unknown ledger with a lower ID may have been deleted, or fenced and moved away. An add to it
+        waits for a query of the metadata (H89). The value is durable when it is set."""
         self.known_count = 0
-        """How many are here, tombstones not included."""
+        """The number of known ledgers, without tombstones."""
         self.limbo_count = 0
-        """How many of those are in limbo; stubs of dropped copies are not to be healed."""
+        """The number of known ledgers in limbo state, without stubs of dropped copies, which need
+        no repair."""
         self.tombstone_count = 0
-        """How many deleted ones are remembered."""
+        """The number of tombstones."""
 
     # --- one --------------------------------------------------------------------------------------
 
     def get(self, ledger_id: int) -> Ledger | None:
-        """The one object of this id; None where nothing is known of it here.
+        """Return the object of a ledger, or None if nothing is known of it here.
 
-        Raises `LedgerStateUnknown` where the index is damaged.
+        Raises:
+            LedgerStateUnknown: The index is damaged.
         """
         ledger = self._recent.get(ledger_id)
         if ledger is not None:
@@ -233,7 +248,7 @@ class LedgerTable:
         return ledger
 
     def get_or_make(self, ledger_id: int) -> Ledger:
-        """The one object of this id. Raises as `get`."""
+        """Return the object of a ledger, and create it if necessary. Raises as `get`."""
         ledger = self.get(ledger_id)
         if ledger is None:
             ledger = self._loaded[ledger_id] = Ledger(ledger_id)
@@ -241,7 +256,13 @@ class LedgerTable:
         return ledger
 
     def get_known(self, ledger_id: int, key: bytes) -> Ledger:
-        """One that is known here. Raises `NoSuchLedger`, `LedgerStateUnknown`, `WrongLedgerKey`."""
+        """Return the object of a known ledger.
+
+        Raises:
+            NoSuchLedger: The ledger is unknown and not in limbo state, or it was deleted.
+            LedgerStateUnknown: The ledger is unknown and in limbo state, or the index is damaged.
+            WrongLedgerKey: The ledger has another key.
+        """
         ledger = self.get(ledger_id)
         if ledger is None or not ledger.is_known:
             if ledger_id < self.limbo_below:
@@ -253,7 +274,7 @@ class LedgerTable:
         return ledger
 
     def flags_of(self, ledger_id: int) -> int | None:
-        """Those of a ledger that is known here, which is not loaded for it; None: it is not. As `get`."""
+        """Return the flags of a known ledger without loading it; None for an unknown one. Raises as `get`."""
         ledger = self._loaded.get(ledger_id)
         if ledger is not None:
             return ledger.flags if ledger.is_known else None
@@ -261,17 +282,18 @@ class LedgerTable:
         return None if state is None else state.flags
 
     def get_loaded(self, ledger_id: int) -> Ledger | None:
-        """The one object of this id if it is in memory."""
+        """Return the object of a ledger if it is in memory, otherwise None."""
         return self._loaded.get(ledger_id)
 
     @property
     def loaded_count(self) -> int:
-        """How many are in memory."""
+        """The number of objects in memory."""
         return len(self._loaded)
 
     def _cache(self, ledger: Ledger) -> None:
         self._less_recent.pop(ledger.id, None)
-        for _ in range(min(2, len(self._less_recent))):  # none is left when the young ones are many
+        # Two per call, so that `_less_recent` is empty before `_recent` is full.
+        for _ in range(min(2, len(self._less_recent))):
             self._less_recent.popitem()
         self._recent[ledger.id] = ledger
         if len(self._recent) >= self._generation_max:
@@ -282,7 +304,7 @@ class LedgerTable:
             ledgers.pop(ledger_id, None)
 
     def _load(self, ledger_id: int) -> Ledger | None:
-        """One that is not in memory, and so is in the map as it was left."""
+        """Load a ledger that is not in memory from the map, which has its latest state."""
         state = self._stored_state(ledger_id)
         if state is None:
             return None
@@ -297,7 +319,7 @@ class LedgerTable:
         return ledger
 
     def _stored_state(self, ledger_id: int) -> KnownLedgerState | None:
-        """What the map says of a ledger. Nothing is known of it only if it has no runs either."""
+        """Return a ledger's state in the map, or None for a ledger without a state and without extents."""
         key = STATE_KEY.pack(b"s", ledger_id)
         try:
             value = self._map.get(key)
@@ -316,16 +338,16 @@ class LedgerTable:
         return decode_extent(*pair).last
 
     def record_damage(self, ledger_id: int, error: CorruptData) -> LedgerStateUnknown:
-        """A look into the map met damage; the answer for whoever asked."""
+        """Record damage that was found in the map, and return the error for the caller to raise."""
         self.damage = error if isinstance(error, IndexDamaged) else IndexDamaged(str(error))
         return LedgerStateUnknown(f"ledger {ledger_id}: the index is damaged")
 
     # --- what changes -----------------------------------------------------------------------------
 
     def set_flags(self, ledger: Ledger, flags: int) -> None:
-        """Its flags from now on; it is stored.
+        """Set the flags of a ledger, which makes it known.
 
-        All changes go through here: what is counted is never walked.
+        All changes use this function, so that the counts need no pass over all ledgers.
         """
         if ledger.is_known:
             self._adjust_counts(ledger, -1)
@@ -342,29 +364,31 @@ class LedgerTable:
             self.limbo_count += step
 
     def remove_tombstone(self, ledger_id: int) -> None:
-        """It is not known here any more; whoever has it in hand is refused by its flags all the same."""
+        """Forget a tombstone. Its flags still refuse operations that hold the object."""
         self.tombstone_count -= 1
         ledger = self._loaded.get(ledger_id)
-        if ledger is not None and ledger.deleted:  # else it has come to be known anew
+        if ledger is not None and ledger.deleted:  # otherwise the ledger became known again
             self._evict(ledger_id)
 
     def set_state(self, ledger: Ledger, flags: int, lac: int, key: bytes) -> None:
-        """Take a state from the disk: flags and key are the last written, the LAC never moves back."""
+        """Apply a state from the disk. The flags and the key of the last state apply; the LAC never
+        decreases.
+        """
         self.set_flags(ledger, flags)
         _apply_state(ledger, KnownLedgerState(ledger.id, flags, lac, key))
 
     def release_if_unused(self, ledger: Ledger) -> None:
-        """Nobody waits on it any more: an unknown ledger without users is forgotten."""
+        """Forget an unknown ledger without streams and long polls."""
         if not (ledger.is_known or ledger.stream_count or ledger.long_polls):
             self._evict(ledger.id)
 
     # --- all --------------------------------------------------------------------------------------
 
     async def state_pages(self) -> AsyncIterator[list[KnownLedgerState]]:
-        """The states of all that are known here, tombstones included, some at a time, ids ascending.
+        """Yield the states of all known ledgers, including tombstones, in pages sorted by ID.
 
-        Each as it is when it is given. All are given that are known when this begins, and throughout;
-        of those that come to be known meanwhile some. Raises as `get`.
+        Each state is the current one when its page is yielded. Ledgers that become known during the iteration
+        may be missing. Raises as `get`.
         """
         known_ids = sorted(ledger.id for ledger in self.loaded_ledgers() if ledger.is_known)
         position, start = 0, STATE_KEY.pack(b"s", 0)
@@ -390,25 +414,25 @@ class LedgerTable:
     def _current_states(
         self, states_by_id: dict[int, KnownLedgerState | None]
     ) -> list[KnownLedgerState]:
-        """What is in memory is newer than what the map said of it."""
+        """Replace states from the map by the newer states in memory."""
         states: list[KnownLedgerState] = []
         for ledger_id in sorted(states_by_id):
             ledger = self._loaded.get(ledger_id)
             state = states_by_id[ledger_id]
             if ledger is not None:
                 state = ledger.state if ledger.is_known else None
-            elif state is None:  # it was in memory alone, and was written since
+            elif state is None:  # it was only in memory before, and was written since
                 state = self._stored_state(ledger_id)
             if state is not None:
                 states.append(state)
         return states
 
     def loaded_ledgers(self) -> Iterator[Ledger]:
-        """All that are loaded, known or not."""
+        """Iterate over all objects in memory, known or not."""
         return iter(list(self._loaded.values()))
 
     async def state_records(self) -> list[bytes]:
-        """The state of each that is stored, as every journal file begins with it (H7)."""
+        """Return the states of all known ledgers as control records, for the head of a journal file (H7)."""
         return [jb.state_record(*state) async for page in self.state_pages() for state in page]
 
 
@@ -416,21 +440,21 @@ def _apply_state(ledger: Ledger, state: KnownLedgerState) -> None:
     ledger.flags = state.flags
     ledger.fence_durable = ledger.fenced
     ledger.lac = max(ledger.lac, state.lac)
-    # What looks like a capability was taken for a key by a bookie of before: it locks nobody out any more.
+    # An older version stored capabilities as keys. Such a key is ignored, because it locks out all clients.
     ledger.key = b"" if may_be_capability(state.key) or not any(state.key) else state.key
 
 
 class StreamOwner(Protocol):
-    """The connection behind a stream."""
+    """The connection of an add stream."""
 
     def on_acked(self, acks: list[tuple[int, int]]) -> None:
-        """By one commit: (stream number, how many of its first records are durable)."""
+        """Handle the acks of one commit, as (stream number, how many of its first records are durable)."""
         ...
 
     def on_refused(
         self, stream: "IncomingStream", error: DistributedLogError, position: int
     ) -> None:
-        """Record ``position`` (from 0) was refused, and all after it are dropped."""
+        """Handle the refusal of record ``position`` (from 0). All later records of the stream are dropped."""
         ...
 
 
@@ -444,28 +468,30 @@ class IncomingStream:
     fragment_epoch: int
     owner: StreamOwner
     taken: int = 0
-    """Records gathered or found to be here already."""
+    """The number of records that were put into the buffer, or that were stored already."""
     loaded_extent: LoadedExtent | None = None
-    """What was read from the device to compare a duplicate with."""
+    """Bytes that were read from the device, for comparison with duplicates."""
     refused: bool = False
-    """Poisoned: nothing of it is taken any more."""
+    """Whether the stream was refused. No more of its records are accepted."""
     accepting: bool = True
-    """Neither refused nor waiting: what is sent may be taken at once."""
+    """Whether records can be accepted at once: the stream was not refused, and does not wait for a lookup."""
     lookup_passed: bool = False
-    """The metadata allowed its adds while the ledger was not known here."""
+    """Whether the metadata allowed its adds while the ledger was unknown here."""
     deferred_frames: list[bytes] = field(default_factory=list)
-    """What was sent while that was asked, in order."""
+    """Frames that arrived during the lookup, in order."""
 
 
 class LongPollOwner(Protocol):
-    """The connection that waits."""
+    """The connection of a long poll."""
 
     def on_poll_done(self, poll: "LongPoll", error: DistributedLogError | None) -> None:
-        """The LAC moved, the ledger was fenced, the time is over, or ``error``."""
+        """End a poll because the LAC advanced, the ledger was fenced, the poll timed out, or ``error``
+        occurred.
+        """
         ...
 
     def on_lac_advanced(self, poll: "LongPoll") -> bool:
-        """The LAC moved under a standing wait. False: it is to be over now, `on_poll_done` follows."""
+        """Answer a persistent poll; return False if it must end now with `on_poll_done`."""
         ...
 
 
@@ -479,7 +505,7 @@ class LongPoll:
     key: bytes
     previous_lac: int
     bytes_max: int
-    """What answers may carry; of a standing one all together."""
+    """Maximum bytes of records in one answer, or in all answers of a persistent poll together."""
     deadline: float
     persistent: bool = False
     is_done: bool = False

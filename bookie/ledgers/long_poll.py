@@ -1,7 +1,7 @@
-"""Long polls: requests that wait for a ledger's LAC to move, parked without a task each.
+"""Long polls: requests that wait until the LAC of a ledger advances, without a task for each.
 
-A standing one stays parked after an answer: a tail reader then pays one request for a second of entries,
-not one for each. A waiter lies in its ledger's list and in one heap by deadline. One task sweeps the heap.
+A persistent poll continues after an answer, so that a tail reader needs one request per second instead of one
+per entry. Each poll is in the list of its ledger, and in one heap by deadline, which one task checks.
 """
 
 from heapq import heappop, heappush
@@ -12,7 +12,7 @@ from ...runtime.interfaces.errors import DistributedLogError, TooBusy
 from .ledger_table import Ledger, LongPoll
 
 SWEEP_S = 0.02
-"""A wait ends at most this much late."""
+"""The maximum delay of a timeout."""
 
 
 class LongPolls:
@@ -24,11 +24,11 @@ class LongPolls:
         self._serial = 0
         self._wake = trio.Event()
         self._next_sweep_at = float("inf")
-        """When the sweep comes again."""
+        """The time of the next check of the heap."""
         self.waiting_count = 0
 
     def add(self, poll: LongPoll) -> None:
-        """Wait from now on. Raises `TooBusy`."""
+        """Add a poll. Raises `TooBusy` if there are too many."""
         if self.waiting_count >= self._polls_max or len(self._by_deadline) >= 2 * self._polls_max:
             raise TooBusy(f"{self.waiting_count} long polls wait here")
         self._serial += 1
@@ -41,7 +41,7 @@ class LongPolls:
     def on_ledger_changed(
         self, ledger: Ledger, *, error: DistributedLogError | None = None
     ) -> None:
-        """Answer those for whom the ledger's LAC moved; all of them on a fence or an error."""
+        """Answer the polls for which the LAC advanced, or all polls on a fence or an error."""
         answers_all = error is not None or ledger.fence_durable
         polls, ledger.long_polls = ledger.long_polls, []
         for poll in polls:
@@ -54,7 +54,7 @@ class LongPolls:
                 ledger.long_polls.append(poll)
 
     def remove(self, poll: LongPoll) -> None:
-        """Its connection is gone."""
+        """Remove a poll without an answer, because its connection has ended or it was refused."""
         if not poll.is_done:
             poll.is_done = True
             self.waiting_count -= 1
@@ -66,9 +66,9 @@ class LongPolls:
         poll.owner.on_poll_done(poll, error)
 
     async def run(self) -> None:
-        """End the waits whose time is over, until cancelled."""
+        """End polls that time out, until cancelled."""
         while True:
-            # No timer a wait, and none that runs on: an expiry costs more than a lone add does.
+            # One timer for all polls, and none without polls: an expiry costs more than a single add.
             with trio.CancelScope(deadline=self._next_sweep_at):
                 await self._wake.wait()
             self._wake = trio.Event()
