@@ -1,9 +1,10 @@
-"""Entries that do not read here as they were written: found, noted, and dropped when a good copy is at hand.
+"""Record corrupt entries, check them again, and drop them when another copy is available.
 
-A rotten entry stays in the index, so that nobody is told that it is not here: a read of it is damage, which
-is no answer. What is noted survives restarts; it may claim too much, for who heals looks again. An entry is
-dropped only by `drop_corrupt`: its ledger is in limbo then, durably and before, so that what is absent is not
-denied until the copy is here (inv. 22). So there is no moment at which a crash makes a "no" of it.
+A corrupt entry stays in the index, so that the bookie never answers that it does not exist. A read of it
+raises an error, which proves nothing. The records of corruption survive restarts. They may cover too many
+entries, because a repair verifies the entries again. Only `drop_corrupt` drops an entry. Before that, it
+durably sets the limbo state of the ledger, so that the bookie gives no negative answers until the copy is
+stored (inv. 22). So no crash leads to a negative answer about a stored entry.
 """
 
 from collections import deque
@@ -36,10 +37,11 @@ from ..storage.bookie_storage import BookieStorage
 from ..storage.group_commit import GroupCommit
 
 RETRY_READ_BYTES = 64 * 1024
-"""Where the device cannot read a run, so much of it counts as unreadable around each bad place."""
+"""If the device cannot read an extent, it is read in pieces of this size. Only the failing pieces
+are lost."""
 DEVICE_ERRORS_MAX = 16
-"""Of the device within `DEVICE_ERRORS_S`: beyond it the disk is dying, and is written to no more than it must
-(H92)."""
+"""With more device errors within `DEVICE_ERRORS_S`, the disk is considered failing, and is written to as
+little as possible (H92)."""
 DEVICE_ERRORS_S = 3600.0
 
 log = get_logger("distributedlog.bookie.integrity.corruption_tracker")
@@ -47,15 +49,15 @@ log = get_logger("distributedlog.bookie.integrity.corruption_tracker")
 
 @dataclass(frozen=True, slots=True)
 class CorruptExtent:
-    """A run of which some entries are rotten."""
+    """An extent with some corrupt entries."""
 
     location: ExtentLocation
     sound_parts: list[ExtentLocation]
-    """Its parts that are sound, ascending."""
+    """Its valid parts, ascending."""
 
     @property
     def corrupt_ranges(self) -> list[tuple[int, int]]:
-        """First and last (inclusive) of its stretches that are not."""
+        """First and last entry (inclusive) of its corrupt ranges."""
         ranges = []
         next_entry = self.location.first
         for part in self.sound_parts:
@@ -68,12 +70,12 @@ class CorruptExtent:
 
     @property
     def corrupt_entry_count(self) -> int:
-        """How many are rotten."""
+        """The number of corrupt entries."""
         return self.location.count - sum(part.count for part in self.sound_parts)
 
 
 class CorruptionTracker:
-    """What has rotted in one bookie's store."""
+    """The corrupt entries of one bookie's store."""
 
     def __init__(
         self,
@@ -91,27 +93,29 @@ class CorruptionTracker:
         self._conditions = conditions
         self._device_errors: deque[float] = deque(maxlen=DEVICE_ERRORS_MAX + 1)
         self.corrupt_ranges = decode_corruption_records(storage.index.extra_values)
-        """Ledger to the stretch (both ends inclusive) in which some entries are rotten, or were."""
+        """By ledger, the range (both ends inclusive) in which some entries are corrupt, or were."""
         self.unrepairable: dict[int, str] = {}
-        """Ledgers of those without a good copy of some entry anywhere, and what the others said."""
+        """Ledgers of these with an entry that has no valid copy anywhere, and the answers of the other
+        bookies."""
         self.repaired_entries = 0
-        """Since the start."""
+        """The entries that were repaired since the start."""
         self.repaired_ledgers = RepairCount()
-        """Ledgers of which nothing is rotten here any more: mended, deleted, or another bookie's now."""
+        """Ledgers without corrupt entries here any more: repaired, deleted, or moved to another bookie."""
         self.corruption_recorded = trio.Event()
-        """Set when something was noted."""
+        """Set when corruption was recorded."""
 
     @property
     def has_read_errors(self) -> bool:
-        """Does the device fail so often that nothing should be healed onto it?"""
+        """Whether the device fails so often that no copies should be repaired onto it."""
         return self._space.suspect
 
-    # --- noting -----------------------------------------------------------------------------------
+    # --- recording --------------------------------------------------------------------------------
 
     def record(self, ledger_id: int, first: int, last: int) -> None:
-        """Some of the entries ``first`` to ``last`` do not read as they were written.
+        """Record that some of the entries ``first`` to ``last`` are corrupt.
 
-        May claim too much. Durable with the next checkpoint; what a crash makes of that is found again.
+        The range may be too wide. It is durable with the next checkpoint. Corruption that a crash loses from
+        the record is found again.
         """
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.deleted:
@@ -125,7 +129,7 @@ class CorruptionTracker:
         if previous is None:
             ROTTED.emit(
                 log,
-                "ledger %d: some of entries %d to %d rotted here",
+                "ledger %d: some of the entries %d to %d are corrupt here",
                 ledger_id,
                 first,
                 last,
@@ -140,7 +144,9 @@ class CorruptionTracker:
         self.corruption_recorded.set()
 
     def clear(self, ledger_id: int) -> None:
-        """Nothing of it is rotten any more, or it is nothing that this bookie should hold."""
+        """Forget the corruption of a ledger: it was repaired, or this bookie should not store the ledger any
+        more.
+        """
         self.unrepairable.pop(ledger_id, None)
         if self.corrupt_ranges.pop(ledger_id, None) is not None:
             self._index.put_extra(CORRUPTION_KEY.pack(b"x", ledger_id), None)
@@ -164,12 +170,14 @@ class CorruptionTracker:
             conditions.append(condition(Code.ENTRIES_REPAIRED, ledgers=self.repaired_ledgers.count))
         return conditions
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- checking ---------------------------------------------------------------------------------
 
     async def find_corrupt(self, ledger_id: int, first: int, last: int) -> list[CorruptExtent]:
-        """The runs that hold ids ``first`` to ``last`` and are not sound; reads all of their bytes.
+        """Read all extents with entries ``first`` to ``last``; return those with corrupt entries.
 
-        Raises `TooBusy` for a lack of descriptors, `LedgerStateUnknown` where the index is damaged.
+        Raises:
+            TooBusy: No file descriptor is free.
+            LedgerStateUnknown: The index is damaged.
         """
         ledger = self._ledgers.get(ledger_id)
         corrupt_extents: list[CorruptExtent] = []
@@ -190,7 +198,7 @@ class CorruptionTracker:
             raise self._ledgers.record_damage(ledger.id, error) from error
 
     async def examine(self, ledger: Ledger, location: ExtentLocation) -> CorruptExtent | None:
-        """Read one run: None where all of it is sound, or it is not there any more."""
+        """Read one extent; return None if all of it is valid, or if the index no longer has it."""
         data = await self._read_extent(location)
         parts: list[ExtentLocation] = []
         for part in sound_parts(data, ledger.id, location):
@@ -200,11 +208,11 @@ class CorruptionTracker:
         if sound_extents == [location]:
             return None
         if ledger.deleted or self._extent_at_or_after(ledger, location.first) != location:
-            return None  # moved or deleted meanwhile: what was read was something else's
+            return None  # moved or deleted during the read, so the bytes may be of another extent
         return CorruptExtent(location, sound_extents)
 
     async def _read_extent(self, location: ExtentLocation) -> bytes:
-        """The run's bytes, zeros where the device gives none. Raises `TooBusy`."""
+        """Return the bytes of an extent, with zeros for unreadable pieces. Raises `TooBusy`."""
         try:
             file = await self._files.open(location.file_number)
         except CorruptData:
@@ -241,12 +249,20 @@ class CorruptionTracker:
     async def drop_corrupt(
         self, ledger_id: int, key: bytes, candidates: list[CorruptExtent]
     ) -> list[CorruptExtent]:
-        """Take what is rotten of these runs out of the index, so that good copies can be added here.
+        """Remove the corrupt entries of these extents from the index, so that valid copies can be added here.
 
-        Call when those were seen elsewhere a moment ago, and not while it has a writer. In limbo it is, and
-        fenced, from now on and durably: whoever calls this adds the copies and lifts it. Returns the runs
-        that were changed: one that reads otherwise now than before stays as it is.
-        Raises `NoSuchLedger`, `WrongLedgerKey`, `DiskFull`: then nothing was dropped.
+        The ledger must have no writer, and other bookies must just have been found to have the entries. The
+        ledger is durably fenced and in limbo state afterwards. The caller adds the copies and ends the limbo
+        state.
+
+        Args:
+            ledger_id: The ledger.
+            key: Its key.
+            candidates: Results of `find_corrupt`. An extent that now reads differently is not changed.
+        Returns:
+            The extents that were changed.
+        Raises:
+            NoSuchLedger, WrongLedgerKey, DiskFull: No entry was dropped.
         """
         ledger = self._ledgers.get_or_make(ledger_id)
         ledger.check_key(key)
@@ -264,9 +280,11 @@ class CorruptionTracker:
             elif (
                 not ledger.deleted
                 and self._extent_at_or_after(ledger, candidate.location.first) == candidate.location
-            ):  # not moved
+            ):  # the extent was not moved
                 self._record_device_error(
-                    CorruptData(f"ledger {ledger_id}: read twice, it is not the same")
+                    CorruptData(
+                        f"ledger {ledger_id}: two reads of an extent returned different bytes"
+                    )
                 )
         await self._checkpointer.replace_extents(
             ledger, [(candidate.location, candidate.sound_parts) for candidate in unchanged]

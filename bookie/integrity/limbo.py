@@ -1,8 +1,9 @@
-"""Which ledgers are in limbo here, and how they get out (inv. 22, H7).
+"""The ledgers in limbo state, in which entries may be missing, and the end of this state (inv. 22, H7).
 
-A bookie that lost data cannot tell what it had: ledgers that it knows are marked, unknown ones below a
-bound are taken for marked. The bound falls to the cluster's next ledger id; a mark is lifted when somebody
-who knows the ledger's end has seen that all of it is here.
+A bookie that lost data cannot list the lost entries and fences. It marks all known ledgers, and treats
+unknown ledgers below a bound as marked. For these, it never answers that an entry does not exist. The bound
+is lowered to the cluster's next ledger ID. A mark is removed after a repair has verified that the bookie has
+all entries of a ledger whose end is known.
 """
 
 import trio
@@ -18,42 +19,50 @@ EARLIER_LOSS = "an earlier start found data lost, see the log of that start"
 
 
 class LimboLedgers:
-    """The limbo of one bookie. ``lost``: what its start missed, in words; empty: nothing."""
+    """The limbo state of one bookie's ledgers."""
 
     def __init__(self, ledgers: LedgerTable, group_commit: GroupCommit, loss_reason: str) -> None:
+        """Create the state.
+
+        ``loss_reason`` is a text about the data that is missing at this start, or empty.
+        """
         self._ledgers = ledgers
         self._group_commit = group_commit
         self._loss_reason = loss_reason
         self._recovered = RepairCount()
-        """Ledgers that are out of it, and its end."""
+        """Ledgers whose limbo state ended, and the end of the bound."""
 
     @property
     def any_limbo(self) -> bool:
-        """May a ledger, known or not, be in limbo here?"""
+        """Whether any ledger, known or not, may be in limbo state."""
         return self.includes_unknown or self._ledgers.limbo_count > 0
 
     @property
     def includes_unknown(self) -> bool:
-        """Are ledgers that are not known here in limbo? Nobody can count those."""
+        """Whether unknown ledgers are in limbo state. Their number is not known."""
         return self._ledgers.limbo_below > 0
 
     @property
     def includes_all(self) -> bool:
-        """Is it all ledgers? Then nobody has known the next ledger's id since the loss (`lower_bound`)."""
+        """Whether all unknown ledgers are in limbo state, because no bound was set since the loss
+        (`lower_bound`).
+        """
         return self._ledgers.limbo_below == LIMBO_ALL
 
     @property
     def known_bound(self) -> int:
-        """Ledgers with a lower id may be in limbo, those from it on are not; 0: none is, or nobody knows."""
+        """Unknown ledgers with a lower ID are in limbo state. 0 if there are none, or if there is no bound
+        yet.
+        """
         return 0 if self.includes_all else self._ledgers.limbo_below
 
     @property
     def cause(self) -> str:
-        """Why ledgers are in limbo here, or were, for people."""
+        """A text about the loss that led to the limbo state."""
         return self._loss_reason or EARLIER_LOSS
 
     def condition(self) -> HealthCondition | None:
-        """Return a condition while ledgers are in limbo here, and for an hour after that has ended."""
+        """Return a condition while ledgers are in limbo state, and for an hour after its end."""
         if self.any_limbo:
             bound = -1 if self.includes_all else self._ledgers.limbo_below
             ledgers = self._ledgers.limbo_count
@@ -63,22 +72,23 @@ class LimboLedgers:
         return None
 
     def is_in_limbo(self, ledger_id: int) -> bool:
-        """Is this one?"""
+        """Whether this ledger is in limbo state."""
         flags = self._ledgers.flags_of(ledger_id)
         if flags is None:
             return ledger_id < self._ledgers.limbo_below
         return flags & (jb.LIMBO | jb.DELETED) == jb.LIMBO
 
     async def lower_bound(self, below: int) -> None:
-        """Ledgers with ids from ``known_bound`` on were created after this bookie lost data: they are sound.
+        """End the limbo state of unknown ledgers with IDs from ``below`` on. Durable when it returns.
 
-        To be called with the cluster's next ledger id, after a start that found a loss. Durable.
+        Call this with the cluster's next ledger ID after a start that found a loss. Ledgers from this ID on
+        were created after the loss, so nothing of them was lost.
         """
         previous_bound = self._ledgers.limbo_below
         if below >= previous_bound:
             return
         if previous_bound < LIMBO_ALL:
-            # What else was lost are tombstones, and fences of copies that had moved away.
+            # Tombstones, and fences of copies that were moved away, may have been lost as well.
             await self.require_lookup_below(previous_bound)
         durable = trio.Event()
         self._ledgers.limbo_below = below
@@ -93,9 +103,9 @@ class LimboLedgers:
             self._recovered.add(trio.current_time())
 
     async def require_lookup_below(self, below: int) -> None:
-        """An add that would make a ledger with a lower id known waits until the metadata was asked (H89).
+        """Look up unknown ledgers with a lower ID in the metadata before an add makes them known (H89).
 
-        Durable when it returns, and in force. The bound never moves back.
+        In effect and durable when it returns. The bound never decreases.
         """
         if below <= self._ledgers.must_verify_below:
             return
@@ -110,12 +120,17 @@ class LimboLedgers:
         self._ledgers.must_verify_below = max(self._ledgers.must_verify_below, below)
 
     async def lift_limbo(self, ledger_id: int, key: bytes) -> None:
-        """Take the mark off, durably. The fence stays: nobody knows whether one was lost.
+        """End the limbo state of a ledger durably. The fence stays, because one may have been lost.
 
-        Call when the ledger is closed, and all that its record wants here was read back and is sound: then
-        no entry that this bookie denies was ever acknowledged by it; or when it is in limbo for what was just
-        dropped (`corruption_tracker.py`), and that is here again. Raises `NoSuchLedger`, `WrongLedgerKey`,
-        `TooBusy` where its copy here is being dropped, or was: what was read back may be gone.
+        There are two cases in which a caller may do this. Either the ledger is closed, and all entries that
+        its record assigns to this bookie were read back here and are valid. The bookie then has acknowledged
+        no entry that it lacks. Or the ledger is in limbo state because corrupt entries were dropped
+        (`corruption_tracker.py`), and these are stored again.
+
+        Raises:
+            NoSuchLedger: The ledger was deleted.
+            WrongLedgerKey: The ledger has another key.
+            TooBusy: Its copy is being dropped, or was, so the entries that were read back may be missing.
         """
         ledger = self._ledgers.get_or_make(ledger_id)
         ledger.learn_key(key)

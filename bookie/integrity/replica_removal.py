@@ -1,8 +1,9 @@
-"""A copy that no record names any more goes; that this bookie was told to fence its ledger stays.
+"""Drop copies of ledgers that no ledger record assigns to this bookie, and keep a fenced stub.
 
-What is left is a stub: the ledger's state, fenced, in limbo and dropped, without an entry. It refuses what a
-writer of then would add, denies nothing, and takes recovery adds: a ledger may come back. A recovery's
-stream takes the mark off again, which leaves ordinary limbo, to be healed as such.
+A stub is the state of a ledger with the flags fenced, limbo and dropped, and without entries. It refuses adds
+of former writers, gives no negative answers, and accepts recovery adds, because the bookie may store the
+ledger again. A recovery's add stream removes the dropped flag. The ledger is then in normal limbo state, and
+is repaired.
 """
 
 import trio
@@ -24,10 +25,10 @@ class ReplicaRemoval:
         self._checkpointer = checkpointer
 
     def removable_last_entry(self, ledger_id: int) -> int:
-        """The highest entry of a ledger that is here and could be dropped; -1 for none that is.
+        """Return the last entry of a copy that may be dropped; -1 if there is no such copy.
 
-        Not while somebody adds to it, nor while it is in limbo: then it is being copied here. What a kill or
-        a full disk left of a stub's entries could be.
+        A ledger with an add stream is not dropped, nor one in limbo state, because it is being copied here.
+        The entries of a stub, which remain after a kill or on a full disk, may be dropped.
         """
         ledger = self._ledgers.get(ledger_id)
         if (
@@ -43,14 +44,17 @@ class ReplicaRemoval:
         )
 
     def is_fence_marker(self, ledger_id: int) -> bool:
-        """Is it a stub?"""
+        """Whether the ledger is a stub."""
         flags = self._ledgers.flags_of(ledger_id)
         return flags is not None and flags & (jb.DROPPED | jb.DELETED) == jb.DROPPED
 
     async def remove_replica(self, ledger_id: int) -> bool:
-        """Drop what is here of the ledger. Call on proof only (H93). False: it is in use now.
+        """Drop the copy of a ledger; return False if it is in use.
 
-        Raises `DiskFull`: then its state is a stub's, its entries go with a later call.
+        Call this only after proof that the copy is not needed (H93).
+
+        Raises:
+            DiskFull: The state is a stub's, and a later call drops the entries.
         """
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or self.removable_last_entry(ledger_id) < 0:
@@ -69,7 +73,7 @@ class ReplicaRemoval:
         return True
 
     async def restore_to_limbo(self, ledger_id: int) -> None:
-        """Its record names this bookie again: it is in limbo, to be healed. Durable."""
+        """Put a stub into normal limbo state, durably, because its record assigns it to this bookie again."""
         ledger = self._ledgers.get_or_make(ledger_id)
         self._ledgers.set_flags(ledger, ledger.flags & ~jb.DROPPED)
         durable = trio.Event()

@@ -1,8 +1,9 @@
-"""The scrub: every live run is read once in two weeks, and what rotted is noted before the last copy does.
+"""Read and verify each live extent, by default once in two weeks, so that corruption is found in time.
 
-It goes through the index in order of ledger and entry, a megabyte at a time, at the rate that a pass in its
-time asks for. Its place is kept with the index, so that restarts do not begin it anew; the time in which a
-bookie is down does not count. Runs that come behind its place wait for the next pass: they were just written.
+The scrub reads the extents in the order of the index, about a megabyte at a time. Its rate is chosen so that
+a pass takes the configured time. Its progress is stored in the index, so that a pass continues after a
+restart. Time in which the bookie is down does not count. Extents that are added behind the present position
+wait for the next pass, because they were just written.
 """
 
 import trio
@@ -20,17 +21,18 @@ from .corruption_tracker import CorruptionTracker
 
 BYTES_PER_S_MIN = 1024 * 1024
 REQUESTED_BYTES_PER_S = 32 * 1024 * 1024
-"""While somebody waits for it: a tenth of what a bookie takes."""
+"""The rate of a requested pass: a tenth of the write rate of a bookie."""
 BATCH_BYTES = 1024 * 1024
 EXTENT_COST_BYTES_MIN = 16 * 1024
-"""What a run counts for at least: reading a small one costs a thread's turn, not its bytes."""
+"""The minimum cost of an extent, because reading a small one costs a thread switch rather than bytes."""
 EXTENTS_PER_BATCH = 64
 START_DELAY_S = 60.0
-"""After a start, which has better things to do."""
+"""The delay after a start, when the bookie has more urgent work."""
 VERIFY_PAUSE_S = 0.005
-"""Between two pages of the index: a million pairs take half a minute, and one hundredth of a core."""
+"""The pause between two pages of the index. A million pairs then take half a minute and one percent of a
+core."""
 SAVE_INTERVAL_S = 60.0
-"""Between two notes of its place: so much is read again after a crash."""
+"""The interval at which the progress is saved. After a crash, up to this much work is repeated."""
 RETRY_S = 5.0
 
 log = get_logger("distributedlog.bookie.integrity.scrubber")
@@ -49,7 +51,16 @@ class Scrubber:
         *,
         start_now: bool,
     ) -> None:
-        """``begin``: with a pass at once, for its start has found a loss."""
+        """Create the scrub.
+
+        Args:
+            index: The index.
+            ledgers: All ledgers.
+            corruption_tracker: Records the corrupt entries.
+            options: The options of the bookie.
+            failures: Records unexpected errors.
+            start_now: Whether to begin a pass at once, because this start found a loss.
+        """
         self._index = index
         self._ledgers = ledgers
         self._corruption_tracker = corruption_tracker
@@ -61,12 +72,12 @@ class Scrubber:
         self._requested = trio.Event()
         self._requested_number = 0
         self.completed_number = 0
-        """The number under which `ask` asked for the last pass that came to its end."""
+        """The number that `request_pass` received for the last completed pass."""
         self._counted_at = trio.current_time()
         self._saved_at = trio.current_time()
 
     def request_pass(self, number: int) -> None:
-        """Begin a pass now, and do not be slow; ``number`` says who asks, and shows in `completed_number`."""
+        """Begin a pass now, at the higher rate. `completed_number` is set to ``number`` when it completes."""
         if number == self._requested_number:
             return
         self._requested_number = number
@@ -76,7 +87,7 @@ class Scrubber:
         self._requested.set()
 
     async def run(self) -> None:
-        """Until cancelled. What it meets is noted, and ends nothing."""
+        """Scrub until cancelled. Errors are recorded, and do not end the task."""
         with trio.move_on_after(START_DELAY_S):
             await self._requested.wait()
         while True:
@@ -85,7 +96,7 @@ class Scrubber:
                 try:
                     await self._scrub_batch()
                 except IndexDamaged as error:
-                    self._ledgers.damage = error  # the node ends, and builds it again
+                    self._ledgers.damage = error  # the node ends, and rebuilds the index
                     return
                 except TooBusy:
                     await trio.sleep(RETRY_S)
@@ -109,7 +120,7 @@ class Scrubber:
         self._index.put_extra(SCRUB_KEY, self.progress.encode())
 
     async def _scrub_batch(self) -> None:
-        """Read some runs from the place on, and wait as long as that may take."""
+        """Verify some extents from the present position on, and wait for the time that this may take."""
         progress = self.progress
         cost = 0
         extents = self._index.runs_from(progress.ledger, progress.entry, EXTENTS_PER_BATCH)
@@ -119,13 +130,13 @@ class Scrubber:
             with self._failures.attempt(unit, every_s=self._every_s):
                 await self._scrub_extent(progress, ledger_id, extent)
             if progress is not self.progress:
-                return  # asked to begin anew meanwhile
+                return  # a new pass was requested
             progress.ledger, progress.entry = ledger_id, extent.last + 1
             cost += max(extent.length, EXTENT_COST_BYTES_MIN)
             if cost >= BATCH_BYTES:
                 break
         if not extents:
-            await self._index.verify(lambda: VERIFY_PAUSE_S)  # also what no client asks for
+            await self._index.verify(lambda: VERIFY_PAUSE_S)  # also pairs that no client reads
             if progress is self.progress:
                 self._end_pass()
         await trio.sleep(cost / self._bytes_per_s())
@@ -153,7 +164,7 @@ class Scrubber:
     def _end_pass(self) -> None:
         progress = self.progress
         bytes_read, corrupt_entries = progress.read_bytes, progress.found
-        text = "scrubbed %d bytes, found %d rotten entries"
+        text = "scrubbed %d bytes, found %d corrupt entries"
         SCRUBBED.emit(
             log, text, bytes_read, corrupt_entries, bytes=bytes_read, rotten=corrupt_entries
         )
@@ -169,10 +180,10 @@ class Scrubber:
 
 
 def _load_progress(value: bytes | None, every_s: float) -> ScrubProgress:
-    """Where to go on. What cannot be read costs a pass that begins anew."""
+    """Decode the stored progress. If it is missing or invalid, a new pass begins."""
     if value is not None:
         try:
             return ScrubProgress.decode(value)
         except (CorruptData, UnsupportedFormat) as error:
-            log.warning("the scrub begins anew: %s", error)
+            log.warning("the scrub starts from the beginning: %s", error)
     return ScrubProgress(under_way=True, rest_s=int(every_s))

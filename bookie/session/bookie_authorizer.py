@@ -1,19 +1,20 @@
-"""Who may do what with which ledger here: what a bookie checks capabilities and passes by.
+"""Authorize requests by capabilities, passes, or the stored keys of ledgers.
 
-In mode `open` nothing is checked but ledgers' stored keys, as ever. In `report` and `required` a key that is
-shown is looked at first: is it a capability (`distributedlog/runtime/protocol/capabilities.py`) of that
-principal? Then the stored key does not matter, on old ledgers as on new; and a ledger that becomes known by
-one is stored without a key. Where it is none, `report` counts it and goes by the stored key, `required`
-refuses.
+In mode ``open`` (off), only the stored keys of ledgers are checked. In modes ``report`` and ``required``
+(enforce), a presented key is first checked as a capability of the connection's principal
+(`distributedlog/runtime/protocol/capabilities.py`). With a valid capability, the stored key does not matter,
+on old ledgers as on new ones. A ledger that becomes known by a capability is stored without a key. Without a
+valid one, ``report`` counts the request and checks the stored key, and ``required`` refuses it.
 
-Clients hear of a mode when the leader answers them, which may be before this bookie does: so in `open` and
-`report` what looks like a capability is one, of which nothing is known here. It is compared with no stored
-key and never becomes one: the ledger would be locked by it for all others, and for good after the way back.
+Clients receive a new mode from the metadata leader, possibly earlier than this bookie. So in ``open`` and
+``report``, a key with the form of a capability is accepted as one that cannot be verified yet. It is never
+compared with a stored key, and never becomes one. As a stored key, it would lock out all other clients of the
+ledger, even after the mode was set back.
 
-What is refused here is a passing thing, `CapabilityOutdated`: the leader alone says "not allowed". When
-this bookie hears that something was taken from somebody, or that a generation has ended, open streams and
-long polls are looked at again. One that hears nothing of the quorum for `silence_s` serves nodes alone, and
-looks again at what it let in before that.
+A bookie refuses only with `CapabilityOutdated`, which is temporary. Only the leader answers "not allowed".
+After a revocation or the end of a generation, open streams and long polls are checked again. A bookie without
+contact to the quorum for ``silence_s`` serves only nodes, and checks again the streams that it accepted
+before.
 """
 
 from collections.abc import Callable
@@ -35,27 +36,33 @@ from ...runtime.protocol.capability_messages import BookieKeysReply
 from ...runtime.protocol.tokens import CLOCK_TOLERANCE_S
 
 NO_KEY = b""
-"""In place of a key: a capability was shown. It never comes from a wire, where a key has 16 bytes."""
+"""Used in place of a key after a capability was presented. It never arrives from a client, whose keys have 16
+bytes."""
 VERIFIED_MAX = 4096
-"""Of a connection: so many capabilities that were looked at are remembered."""
+"""The number of verified capabilities that are cached per connection."""
 
 
 class BookieAuthorizer:
-    """Of one bookie, for all its connections."""
+    """The authorization data of one bookie, for all its connections."""
 
     def __init__(self, silence_s: float, time_s: Callable[[], float]) -> None:
-        """``time_s``: seconds since 1970, for passes that end
-        (`distributedlog/runtime/primitives/steady_clock.py`)."""
+        """Create an authorizer in mode ``open``.
+
+        Args:
+            silence_s: Without an answer of the quorum for this time, only nodes are served.
+            time_s: Returns the seconds since 1970, for the expiry of passes (`SteadyClock`).
+        """
         self.mode = "open"
         self.enforcing = False
-        """Is any key looked at here? False costs a connection nothing."""
+        """Whether keys are checked as capabilities at all. If not, connections have no extra cost."""
         self.version = 0
-        """Grows with each change of what is checked by."""
+        """Increases with each change of the authorization data."""
         self.refresh_wanted = trio.Event()
-        """Somebody shows what is not known here: perhaps the leader has something newer."""
+        """Set when a peer presents unknown credentials, because the leader may have newer data."""
         self.verified_count = 0
         self.report_denials = 0
-        """Without a capability, let through by a stored key in mode `report`."""
+        """Requests without a valid capability that mode ``report`` allowed after a check of the
+        stored key."""
         self.denials = 0
         self._silence_s = silence_s
         self._time_s = time_s
@@ -63,11 +70,13 @@ class BookieAuthorizer:
         self._revoked_at_revision: dict[str, int] = {}
         self._updated_at = trio.current_time()
         self._was_cut_off = False
-        """When it was looked at last."""
+        """The value of `is_cut_off` at the last check."""
         self._listeners: dict[Callable[[], None], None] = {}
 
     def hear(self, said: BookieKeysReply) -> None:
-        """The leader has answered; every connection looks again at what it let in, if anything changed."""
+        """Apply an answer of the leader. If anything changed, all connections check their streams and polls
+        again.
+        """
         self._updated_at = trio.current_time()
         revoked_at_revision = dict(said.revoked_at_revisions)
         if (self.mode, self._generations, self._revoked_at_revision) == (
@@ -90,7 +99,7 @@ class BookieAuthorizer:
             listener()
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
-        """Call that after each change; returns how to stop it."""
+        """Call ``on_change`` after each change; returns a function that stops this."""
         self._listeners[on_change] = None
 
         def stop() -> None:
@@ -99,14 +108,22 @@ class BookieAuthorizer:
         return stop
 
     def check_silence(self) -> None:
-        """Once a minute: its clock is to follow the wall's, and too long a silence ends what is open."""
+        """Check whether the quorum has been out of contact for too long. Called once per minute.
+
+        This also reads the clock, so that it follows the wall clock.
+        """
         self._time_s()
         was_cut_off, self._was_cut_off = self._was_cut_off, self.is_cut_off
         if self._was_cut_off and not was_cut_off:
-            self._notify_change()  # a stream is looked at when it opens: else it would go on for ever (H241)
+            # Streams are only checked when they are opened, so open ones would otherwise never end (H241).
+            self._notify_change()
 
     def authenticate(self, session_credential: bytes) -> Welcome:
-        """Who shows this pass, and how long it lasts. Raises `NotAuthenticated`."""
+        """Return the principal of a pass and how long the pass is valid.
+
+        Raises:
+            NotAuthenticated: The pass is unknown, was issued before a revocation, or has expired.
+        """
         try:
             principal, issued_at_revision, ends_s = verify_session_credential(
                 session_credential, self._generations
@@ -115,7 +132,7 @@ class BookieAuthorizer:
             self.refresh_wanted.set()
             raise
         if issued_at_revision < self._revoked_at_revision.get(principal, 0):
-            raise NotAuthenticated("a pass from before something was taken from its holder")
+            raise NotAuthenticated("the pass was issued before a revocation of its holder's rights")
         if not ends_s:
             return Welcome(principal)
         remaining_s = ends_s + CLOCK_TOLERANCE_S - self._time_s()
@@ -124,7 +141,7 @@ class BookieAuthorizer:
         return Welcome(principal, valid_s=remaining_s)
 
     def proves(self, principal: str, kind: CapabilityKind, ledger: int, key: bytes) -> bool:
-        """Is it a capability of that principal for what is wanted?"""
+        """Whether ``key`` is a capability of that principal for this kind of access to the ledger."""
         revoked_at_revision = self._revoked_at_revision.get(principal, 0)
         if is_capability(key, self._generations, kind, ledger, principal, revoked_at_revision):
             return True
@@ -134,11 +151,11 @@ class BookieAuthorizer:
 
     @property
     def is_cut_off(self) -> bool:
-        """Has the quorum not been heard for so long that nothing which it gave counts?"""
+        """Whether the quorum has been out of contact for so long that only nodes are served."""
         return self.mode == "required" and trio.current_time() - self._updated_at >= self._silence_s
 
     def info(self) -> dict[str, int | str]:
-        """For `Op.INFO`."""
+        """Return the values for `Op.INFO`."""
         return {
             "trust_mode": self.mode,
             "trust_generation": self._generations[0].number if self._generations else 0,
@@ -149,7 +166,7 @@ class BookieAuthorizer:
 
 
 class PresentedCapabilities:
-    """What one connection has shown. Its principal does not change."""
+    """The capabilities that one connection has presented. The principal of a connection does not change."""
 
     __slots__ = ("_authorizer", "_link", "_verified", "_version")
 
@@ -160,7 +177,13 @@ class PresentedCapabilities:
         self._version = authorizer.version
 
     def key(self, kind: CapabilityKind, ledger: int, presented_key: bytes) -> bytes:
-        """The key for the store: `NO_KEY`, or what was shown. Raises `CapabilityOutdated`."""
+        """Return the key to check in the store.
+
+        Returns:
+            `NO_KEY` if the key is or may be a capability, otherwise the presented key.
+        Raises:
+            CapabilityOutdated: Mode ``required`` needs a valid capability.
+        """
         authorizer = self._authorizer
         if not authorizer.enforcing:
             return NO_KEY if may_be_capability(presented_key) else presented_key
@@ -183,6 +206,6 @@ class PresentedCapabilities:
             return NO_KEY if is_capability else presented_key
         authorizer.denials += 1
         raise CapabilityOutdated(
-            f"ledger {ledger}: no capability of {principal} to {kind.name.lower()} it here, or one that"
-            " has ended: ask the metadata for another"
+            f"ledger {ledger}: {principal} presented no valid capability to {kind.name.lower()} it;"
+            " request a new one from the metadata"
         )

@@ -1,7 +1,7 @@
-"""One connection to a bookie: frames in, acks and replies out, no task a request.
+"""One connection: decode its frames, carry out adds and fences, send replies, without a task per request.
 
-Adds and fences are carried out as they arrive; reads wait for their turn (`session_reads.py`). What the store
-cannot take yet is kept here, and the connection is not read on.
+Adds and fences are carried out on arrival. Reads wait for their turn (`session_reads.py`). If the store
+cannot accept adds yet, they are kept here, and no further frames are received.
 """
 
 from collections import deque
@@ -27,11 +27,12 @@ from .read_scheduler import ReadScheduler
 from .session_reads import SessionReads
 
 WAIT_MS_MAX = 60_000
-"""A long poll ends after this time even if its reader asked for more: it may have been disconnected."""
+"""A long poll ends after this time even if its reader requested more, because the reader may be
+disconnected."""
 
 
 class BookieSession:
-    """One connection: a `Session` to its link, an owner of streams and waiters to the store."""
+    """One connection: a `Session` for its link, and an owner of streams and long polls for the store."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class BookieSession:
         self._read_scheduler = read_scheduler
         self._link = link
         self._info = info
-        """What INFO answers."""
+        """Returns the answer to INFO."""
         self._streams: dict[int, IncomingStream] = {}
         self._highest_stream = 0
         self._deferred: deque[tuple[IncomingStream, bytes]] = deque()
@@ -57,14 +58,14 @@ class BookieSession:
         self._deferred_infos: list[int] = []
         """Requests for INFO that arrived after a deferred LAC: their answer shows that it was processed."""
         self._stream_keys: dict[int, bytes] = {}
-        """What each was opened with."""
+        """The key that each stream presented when it was opened."""
         self._presented = PresentedCapabilities(authorizer, link)
         self._unsubscribe = authorizer.subscribe(self._recheck_access)
         self._long_polls: dict[LongPoll, bytes] = {}
-        """With what each has shown."""
+        """The key that each long poll presented."""
         self._reads = SessionReads(store, read_scheduler, self._presented, link, self)
         self._has_new_adds = False
-        """Has a frame of this receive gathered something?"""
+        """Whether a frame of the present receive put records into the journal buffer."""
         self._closed = False
 
     # --- frames -----------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ class BookieSession:
     def on_frame(
         self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
     ) -> None:
-        """Take one frame. Raises `ProtocolError`, which ends the connection."""
+        """Handle one frame. Raises `ProtocolError`, which ends the connection."""
         if op == Op.ADD:
             self._on_add(ident, body)
         elif op == Op.ADD_MANY:
@@ -106,7 +107,7 @@ class BookieSession:
             raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a bookie")
 
     def on_batch_end(self) -> None:
-        """All frames of one receive were taken: commit; is there room for more?"""
+        """Commit the adds of one receive, and stop receiving if the journal buffer is full."""
         if self._has_new_adds:
             self._has_new_adds = False
             self._group_commit.commit_adds(self)
@@ -115,7 +116,7 @@ class BookieSession:
             self._group_commit.call_when_capacity(self._resume)
 
     def on_closed(self) -> None:
-        """The connection is gone, and its streams die with it (H1)."""
+        """End the streams and requests of the closed connection (H1)."""
         self._closed = True
         self._unsubscribe()
         self._group_commit.on_owner_closed(
@@ -157,7 +158,7 @@ class BookieSession:
         kind = CapabilityKind.RECOVER if request.recovery else CapabilityKind.ADD
         try:
             key = self._presented.key(kind, request.ledger, request.key)
-        except CapabilityOutdated as error:  # before anything is known of the ledger
+        except CapabilityOutdated as error:  # before the ledger's state is read
             self._refuse_stream(number, error, 0)
             return
         self._stream_keys[number] = request.key
@@ -171,7 +172,7 @@ class BookieSession:
         )
 
     def _recheck_access(self) -> None:
-        """What is checked by has changed: is what was let in still allowed?"""
+        """Check open streams and long polls again after a change of the authorizer's data."""
         for number, stream in self._streams.items():
             kind = CapabilityKind.RECOVER if stream.recovery else CapabilityKind.ADD
             try:
@@ -202,10 +203,10 @@ class BookieSession:
             self._defer(stream, body[accepted_bytes:])
 
     def _on_add_many(self, items: list[tuple[int, int]], body: memoryview, offset: int) -> None:
-        """The ADDs of (stream, bytes), one after another; their records begin at ``at``."""
+        """Handle the ADDs of (stream, bytes) items in order. Their records begin at ``offset``."""
         add_single_entries, remaining_items = self._add_handler.add_single_entries, iter(items)
         self._has_new_adds = True
-        while True:  # where something waits, all that comes is to wait after it
+        while True:  # if adds are deferred, later ones are deferred behind them
             undecided = add_single_entries(
                 {} if self._deferred else self._streams, remaining_items, body, offset
             )
@@ -215,7 +216,7 @@ class BookieSession:
             self._on_add(number, body[start:offset])
 
     def _defer(self, stream: IncomingStream, body: memoryview) -> None:
-        """The ring is full: keep what was received already, and read on when there is room."""
+        """Keep received records until the journal buffer has space, and receive nothing more until then."""
         self._link.pause_reading()
         if self._store.stats.deferred_bytes + len(body) > self._options.deferred_bytes_max:
             self._add_handler.refuse(
@@ -227,7 +228,7 @@ class BookieSession:
         self._deferred.append((stream, bytes(body)))
 
     def _resume(self) -> None:
-        """There is room, or the device has answered: go on with what was kept, then with reading."""
+        """Add the deferred records after space was freed or the device answered, then receive again."""
         if self._closed:
             return
         while self._deferred:
@@ -266,7 +267,7 @@ class BookieSession:
             self._store.write_lac(stream, lac)
 
     def on_acked(self, acks: list[tuple[int, int]]) -> None:
-        """By one commit, as one frame."""
+        """Send the acks of one commit in one frame."""
         if self._closed:
             return
         body = m.encode_acks(acks)
@@ -281,7 +282,7 @@ class BookieSession:
         self._link.flush()
 
     def on_refused(self, stream: IncomingStream, error: DistributedLogError, position: int) -> None:
-        """Tell the sender which record was the first that is not taken."""
+        """Notify the peer of the first record that is refused."""
         if not self._closed:
             self._refuse_stream(stream.number, error, position)
 
@@ -332,11 +333,11 @@ class BookieSession:
             self._link.reply_error(ident, error)
 
     def on_lac_advanced(self, poll: LongPoll) -> bool:
-        """Answer a standing poll and let it stand, where all new records are at hand and fit."""
+        """Answer a persistent poll and keep it, if all new records are in memory and fit."""
         if self._closed or not self._reads.has_credit:
             return False
         ledger = poll.ledger
-        # What is confirmed, but here still on its way to the disk, is told with its record.
+        # A LAC above the last durable entry here is reported together with that entry.
         lac = min(ledger.lac, ledger.last_entry)
         if lac <= poll.previous_lac:
             return ledger.last_added_entry >= ledger.lac
@@ -345,9 +346,11 @@ class BookieSession:
             ledger.check_key(poll.key)
             entries = self._store.collect(ledger, poll.previous_lac + 1, lac, bytes_max)
         except DistributedLogError:
-            return False  # `on_poll_done` says it
+            return False  # `on_poll_done` reports the error
         if entries.complete_to < lac or entries.size_bytes >= bytes_max:
-            return False  # cold, or more than may be sent: the reader catches up, and comes again
+            return (
+                False  # not in memory, or too large: the reader reads the entries and polls again
+            )
         poll.previous_lac = lac
         poll.bytes_max -= entries.size_bytes
         self._store.stats.read_bytes += entries.size_bytes
@@ -357,7 +360,7 @@ class BookieSession:
         return True
 
     def on_poll_done(self, poll: LongPoll, error: DistributedLogError | None) -> None:
-        """Answer a long poll, with the records that are at hand."""
+        """Answer a long poll, with the new records that are in memory."""
         self._long_polls.pop(poll, None)
         if self._closed:
             return

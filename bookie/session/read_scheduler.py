@@ -1,7 +1,7 @@
-"""Whose reads come next, and how much on its way out a connection may have: shared by all of a bookie's.
+"""Serve the reads of all connections in turn, and limit the bytes of their replies.
 
-Reads are served by one task with a budget of bytes a turn of the loop, the connections in turn, so that adds
-and fences are looked at in between (H42b). Credit bounds what replies hold.
+One task serves reads, with a byte limit per event-loop iteration, so that adds and fences are handled in
+between (H42b). The connections take turns. A credit limits the memory of unsent replies.
 """
 
 from collections import deque
@@ -13,14 +13,14 @@ import trio
 from ..declarations.options import BookieOptions
 
 READ_BUDGET_BYTES = 2 * 1024 * 1024
-"""Replies made in one turn of the loop, before adds are looked at again."""
+"""The bytes of replies in one event-loop iteration, before adds are handled again."""
 
 
 class ConnectionReads(Protocol):
     """The reads of one connection (`session_reads.py`)."""
 
     is_queued: bool
-    """Its turn will come; set here."""
+    """Whether the connection is in the queue. Set by the scheduler."""
 
     @property
     def pending_reads(self) -> Sized:
@@ -29,23 +29,23 @@ class ConnectionReads(Protocol):
 
     @property
     def is_blocked(self) -> bool:
-        """They wait for the device, or for the peer to take what it was sent."""
+        """Whether the reads wait for the device, or for the peer to receive earlier replies."""
         ...
 
     @property
     def outgoing_bytes(self) -> int:
-        """What the peer has not taken yet."""
+        """Bytes of replies that the peer has not received yet."""
         ...
 
     def serve_one(self) -> int:
-        """Serve the oldest read; return what it cost of the turn, bytes."""
+        """Serve the oldest read; return its cost in bytes of the budget."""
         ...
 
 
 class ReadScheduler:
     """The queue of connections with reads to serve, and the credit of all connections.
 
-    ``nursery`` ends with the server: connections wait there for credit.
+    Tasks of connections that wait for credit run in ``nursery``, which ends with the server.
     """
 
     def __init__(self, options: BookieOptions, nursery: trio.Nursery) -> None:
@@ -53,22 +53,23 @@ class ReadScheduler:
         self._options = options
         self._with_replies: dict[ConnectionReads, None] = {}
         self._outgoing_sum = 0
-        """At least what they have on their way out; counted again at each turn."""
+        """An upper estimate of the unsent bytes of all connections. It is computed again in each
+        iteration."""
         self._ready: deque[ConnectionReads] = deque()
         self._wake = trio.Event()
 
     # --- credit -----------------------------------------------------------------------------------
 
     def record_reply(self, reads: ConnectionReads, size_bytes: int) -> None:
-        """A reply of so many bytes was handed to the link."""
+        """Record a reply of this size that was given to the connection."""
         self._with_replies[reads] = None
         self._outgoing_sum += size_bytes
 
     def has_credit(self, outgoing_bytes: int) -> bool:
-        """May a connection with so much on its way out get another reply?
+        """Whether a connection with this many unsent bytes may get another reply.
 
-        The fuller all of them are together, the less each may have: who does not read cannot take the
-        room of those who do.
+        The more bytes all connections have together, the lower is the limit of each. So a peer that does not
+        read cannot use the memory of the others.
         """
         free = self._options.outgoing_bytes_sum_max - self._outgoing_sum
         if not outgoing_bytes:
@@ -77,13 +78,13 @@ class ReadScheduler:
 
     @property
     def outgoing_bytes(self) -> int:
-        """What all connections together have on their way out, now."""
+        """The present number of unsent bytes of all connections."""
         return sum(reads.outgoing_bytes for reads in self._with_replies)
 
     # --- turns ------------------------------------------------------------------------------------
 
     def enqueue(self, reads: ConnectionReads) -> None:
-        """A connection has reads to serve."""
+        """Add a connection with pending reads to the queue."""
         if not reads.is_queued:
             reads.is_queued = True
             self._ready.append(reads)
@@ -106,5 +107,5 @@ class ReadScheduler:
                 budget -= reads.serve_one()
                 if reads.pending_reads and not reads.is_blocked:
                     self.enqueue(reads)
-            if self._ready:  # else it waits, which lets others on as well
+            if self._ready:  # otherwise the wait above lets other tasks run
                 await trio.lowlevel.checkpoint()

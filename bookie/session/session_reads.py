@@ -1,7 +1,7 @@
-"""The reads of one connection: each waits for its turn, all of them while the device or the peer is slow.
+"""The reads of one connection, served when it is the connection's turn (`read_scheduler.py`).
 
-The connections take turns (`read_scheduler.py`); here is what a turn does. Replies are not made while the
-peer does not take those it has.
+All reads of a connection wait while one of them waits for the device, or while the peer has not received
+earlier replies.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ from .read_scheduler import READ_BUDGET_BYTES, ReadScheduler
 CREDIT_RETRY_S = 0.005
 LIST_RANGES_MAX = 250_000
 EXTENT_COST_BYTES = READ_BUDGET_BYTES // EXTENTS_PER_REPLY_MAX
-"""What looking at a run costs of a turn, beside its bytes: tiny ones have their bound as well."""
+"""The cost of one extent in the budget, in addition to its bytes. This also limits reads of tiny extents."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,22 +46,23 @@ class _PendingRead:
 
 @dataclass(slots=True, eq=False)
 class _PendingListing:
-    """A LIST_ENTRIES under way, some runs a turn."""
+    """A LIST_ENTRIES in progress, with some extents per iteration."""
 
     ident: int
     request: m.LedgerRequest
     next_entry: int = 0
     range_count: int = 0
-    """So many, without the last one, are in ``body``."""
+    """The number of ranges in `encoded_ranges`, which lack `last_range`."""
     encoded_ranges: bytearray = field(default_factory=bytearray)
     last_range: tuple[int, int] | None = None
-    """The last one: the next turn may go on with it."""
+    """The last range so far, which the next iteration may extend."""
     saw_limbo: bool = False
-    """A turn found the ledger in limbo: what was healed since may lie behind ``at``."""
+    """Whether the ledger was in limbo state in an iteration. Entries repaired since then may be below
+    `next_entry`."""
 
 
 class SessionReads:
-    """See the module. ``owner`` is the connection, in whose turn the device is asked."""
+    """The reads of one connection. ``owner`` is the connection, for which the device is read."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class SessionReads:
         self.pending_reads: deque[_PendingRead | _PendingListing] = deque()
         """Oldest first."""
         self.is_queued = False
-        """Its turn will come."""
+        """Whether the connection is in the scheduler's queue."""
         self._store = store
         self._options = store.options
         self._read_scheduler = read_scheduler
@@ -86,27 +87,27 @@ class SessionReads:
         self._closed = False
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Drop all reads, because the connection has ended."""
         self._closed = True
         self.pending_reads.clear()
 
     @property
     def outgoing_bytes(self) -> int:
-        """What the peer has not taken yet."""
+        """Bytes of replies that the peer has not received yet."""
         return self._link.outgoing_bytes
 
     @property
     def has_credit(self) -> bool:
-        """May this connection get another reply now?"""
+        """Whether this connection may get another reply now."""
         return self._read_scheduler.has_credit(self._link.outgoing_bytes)
 
     @property
     def is_blocked(self) -> bool:
-        """Its reads wait for the device, or for the peer to take what it was sent."""
+        """Whether its reads wait for the device, or for the peer to receive earlier replies."""
         return self._waits_for_peer or self._waits_for_device
 
     def on_read(self, ident: int, request: m.ReadEntriesRequest) -> None:
-        """A READ has come; one that fences is served when the fence is durable."""
+        """Handle a READ. If it fences, it is served after the fence is durable."""
         if not request.fence:
             self._enqueue(_PendingRead(ident, request))
             return
@@ -120,7 +121,7 @@ class SessionReads:
     def fence(
         self, ident: int, ledger: int, presented_key: bytes, on_fenced: Callable[[Ledger], None]
     ) -> None:
-        """Fence a ledger, then ``fenced``; what keeps it from that is the answer."""
+        """Fence a ledger, then call ``on_fenced``. An error is sent as the reply."""
 
         def done(fenced_ledger: Ledger, error: DistributedLogError | None) -> None:
             if error is not None:
@@ -136,7 +137,7 @@ class SessionReads:
             self._store.fence(ledger, key, done)
 
     def on_list(self, ident: int, request: m.LedgerRequest) -> None:
-        """A LIST_ENTRIES has come."""
+        """Handle a LIST_ENTRIES."""
         self._enqueue(_PendingListing(ident, request))
 
     def _enqueue(self, read: _PendingRead | _PendingListing) -> None:
@@ -153,9 +154,9 @@ class SessionReads:
             self._read_scheduler.enqueue(self)
 
     def serve_one(self) -> int:
-        """Serve the oldest read, or park them all while the peer takes no replies.
+        """Serve the oldest read, or wait for credit; return the cost in bytes.
 
-        Returns what it cost of the turn, in bytes: what was replied, and `EXTENT_COST_BYTES` for each run.
+        The cost is the size of the reply, and `EXTENT_COST_BYTES` for each extent that was examined.
         """
         if self._closed or self.is_blocked or not self.pending_reads:
             return 0
@@ -171,7 +172,7 @@ class SessionReads:
         except DistributedLogError as error:
             self._link.reply_error(read.ident, error)
             return ENVELOPE_BYTES
-        except Exception as error:  # reads of other connections continue
+        except Exception as error:  # the reads of other connections continue
             self._close_after_failure(error)
             return ENVELOPE_BYTES
 
@@ -182,7 +183,7 @@ class SessionReads:
         self._link.close(ConnectionLost(f"serving a read of {peer} failed here"))
 
     async def _wait_for_credit(self) -> None:
-        """One task for all parked reads of the connection."""
+        """Wait for credit, in one task for all reads of the connection."""
         try:
             await self._link.wait_capacity(self._options.outgoing_bytes_max)
             while not self.has_credit:
@@ -216,9 +217,8 @@ class SessionReads:
                     if not isinstance(answer, LoadedExtent):
                         raise answer
                     pending_read.extent = answer
-                    self._serve_read(
-                        pending_read
-                    )  # at once, whatever the credit: the extent is not kept
+                    # At once and without a check of the credit, because the extent is not kept.
+                    self._serve_read(pending_read)
                 except DistributedLogError as error:
                     self._link.reply_error(pending_read.ident, error)
                 self._schedule_next()
@@ -270,7 +270,7 @@ class SessionReads:
             return cost
         if listing.last_range is not None:
             listing.encoded_ranges += m.encode_entry_ranges([listing.last_range])
-        # What does not fit a frame is not known to be absent.
+        # Entries that do not fit into the frame are not proven to be absent.
         proves_absence = complete and not listing.saw_limbo
         self._link.reply(
             listing.ident,
