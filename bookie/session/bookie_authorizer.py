@@ -206,6 +206,6 @@ class PresentedCapabilities:
             return NO_KEY if is_capability else presented_key
         authorizer.denials += 1
         raise CapabilityOutdated(
-            f"ledger {ledger}: {principal} presented no valid capability to {kind.name.lower()} it;"
+            f"ledger {ledger}: {principal} presented no valid capability to {kind.name.lower()} it, and must"
             " request a new one from the metadata"
         )

@@ -337,7 +337,7 @@ class BookieSession:
         if self._closed or not self._reads.has_credit:
             return False
         ledger = poll.ledger
-        # A LAC above the last durable entry here is reported together with that entry.
+        # A LAC above the last durable entry is reported when its entry is durable here.
         lac = min(ledger.lac, ledger.last_entry)
         if lac <= poll.previous_lac:
             return ledger.last_added_entry >= ledger.lac

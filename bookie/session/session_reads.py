@@ -62,7 +62,9 @@ class _PendingListing:
 
 
 class SessionReads:
-    """The reads of one connection. ``owner`` is the connection, for which the device is read."""
+    """The reads of one connection. ``owner`` is the connection, to which reads from the device are
+    attributed.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The parts that hold a bookie's data, which a start makes and all that works on the data shares."""
+"""The parts that hold the data of a bookie. The start creates them, and all work on the data shares them."""
 
 from dataclasses import dataclass
 
@@ -17,24 +17,24 @@ from .journal import Journal
 from .journal_buffer import JournalBuffer
 
 INVALIDATE_TIMEOUT_S = 5.0
-"""For one small transaction of a map whose node ends."""
+"""For one small transaction of the map while the node ends."""
 
 log = get_logger("distributedlog.bookie.storage")
 
 
 @dataclass(frozen=True, slots=True)
 class BookieStorage:
-    """One bookie's journal, index and ledgers, and the room that they have."""
+    """The journal, index and ledgers of one bookie, and their disk space."""
 
     disk: Disk
-    """Of the journal and the cold files."""
+    """The disk of the journal and the compacted files."""
     journal: Journal
     buffer: JournalBuffer
-    """Where the journal's next blocks gather."""
+    """Collects the next blocks of the journal."""
     index: Index
     ledgers: LedgerTable
     files: JournalFiles
-    """Journal and cold files that are open for reads."""
+    """Journal and compacted files that are open for reads."""
     space: BookieDiskSpace
     reserves: dict[str, Reserve]
     """By the disk's role."""
@@ -42,11 +42,11 @@ class BookieStorage:
 
     @property
     def bookie_id(self) -> str:
-        """The bookie whose data it is."""
+        """The ID of the bookie."""
         return self.space.bookie_id
 
     async def ensure_reserves(self) -> None:
-        """Have the reserves whole, where there is room for them."""
+        """Restore incomplete reserves, if there is enough space."""
         for reserve in self.reserves.values():
             if not reserve.is_complete:
                 await reserve.ensure()
@@ -57,7 +57,9 @@ class BookieStorage:
             try:
                 await self.index.invalidate()
             except DistributedLogError as error:
-                log.warning("bookie %s: the damaged index stays for now: %s", self.bookie_id, error)
+                log.warning(
+                    "bookie %s: the damaged index was not removed (%s)", self.bookie_id, error
+                )
 
     def close(self) -> None:
         """Close the files and the index without a checkpoint."""

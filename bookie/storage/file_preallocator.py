@@ -1,7 +1,7 @@
-"""The journal's next file, made off the path of commits, so that a roll does not wait for it (H32).
+"""Create the next journal file before it is needed, so that a roll does not wait for it (H32).
 
-A file is made as long as the rate of the last one asks for. Where there is no room for another file, the
-reserve becomes one, and only for a block that waits.
+The size of a file depends on the rate at which the last one was filled. If there is no space for another
+file, the reserve is turned into one, but only for a block that already waits.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from ..disk.disk_reserve import Reserve
 from ..format.journal_format import file_name
 
 FILE_FILL_S = 5.0
-"""A file is sized to be filled in this time at the rate of the last one, within bounds. Rolls stay rare at
+"""A file is sized to be filled in this time at the rate of the last one, within limits. Rolls stay rare at
 full speed, and a bookie with few writes uses little space."""
 RETRY_SPACE_S = 1.0
 
@@ -28,16 +28,16 @@ log = get_logger("distributedlog.bookie.storage.journal")
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file that nothing was written to."""
+    """A file without any blocks."""
 
     number: int
     file: File
     size_bytes: int
-    """Preallocated, bytes."""
+    """The preallocated bytes."""
 
 
 class FilePreallocator:
-    """Hold the next file of one journal. There is none while it is being made, or without free space."""
+    """Holds the next file of one journal. There is none while it is being created, or without free space."""
 
     def __init__(
         self, disk: Disk, options: BookieOptions, space: BookieDiskSpace, reserve: Reserve
@@ -50,12 +50,12 @@ class FilePreallocator:
         self._changed = trio.Event()
         self._next_bytes = options.first_file_bytes
         self._file_wanted = trio.Event()
-        """A block waits for a file."""
+        """Set while a block waits for a file."""
         self._running = False
         self.state_bytes = 0
-        """Of the states of all ledgers, at the current file's beginning."""
+        """The bytes of the ledger states at the beginning of the current file."""
         self.next_number = 1
-        """Of a journal or cold file."""
+        """The number of the next journal or compacted file."""
 
     async def run(self) -> None:
         """Keep the next file ready, until cancelled."""
@@ -80,38 +80,41 @@ class FilePreallocator:
 
     @property
     def is_starved(self) -> bool:
-        """Does a block wait for a file?"""
+        """Whether a block waits for a file."""
         return self._file_wanted.is_set()
 
     @property
     def has_file(self) -> bool:
-        """Is the next file there?"""
+        """Whether the next file is ready."""
         return bool(self._ready_files)
 
     @property
     def ready_bytes(self) -> int:
-        """Of the file that is there."""
+        """The bytes of the files that are ready."""
         return sum(new_file.size_bytes for new_file in self._ready_files)
 
     # --- numbers ----------------------------------------------------------------------------------
 
     def next_file_number(self) -> int:
-        """The next file's number, for a journal or a cold file."""
+        """Reserve and return the number of the next journal or compacted file."""
         number, self.next_number = self.next_number, self.next_number + 1
         return number
 
     def _release_number(self, number: int) -> None:
-        """Take back a number without a file, unless a later one is in use."""
+        """Release a number without a file, unless a later one is in use."""
         if self.next_number == number + 1:
             self.next_number = number
 
-    # --- making -----------------------------------------------------------------------------------
+    # --- creating ---------------------------------------------------------------------------------
 
     async def create(self, number: int, size: int) -> NewFile:
-        """Make a file of at least ``size`` bytes. Raises `DiskFull`, and then leaves nothing of the file.
+        """Create a file of at least ``size`` bytes.
 
         The file is longer if the states of all ledgers would nearly fill it, because a write into space that
         was not preallocated can fail.
+
+        Raises:
+            DiskFull: No file was created.
         """
         if size >= self._options.first_file_bytes:
             size = max(size, self.file_bytes_min)
@@ -124,7 +127,7 @@ class FilePreallocator:
 
     @property
     def file_bytes_min(self) -> int:
-        """Return the length that leaves room for blocks after the states."""
+        """The minimum file size that leaves space for blocks after the states."""
         bytes_min = 2 * self.state_bytes + self._options.block_bytes_max + BESIDE_BLOCK_BYTES
         return max(self._options.first_file_bytes, bytes_min // blocks.ALIGN * blocks.ALIGN)
 
@@ -134,14 +137,14 @@ class FilePreallocator:
         return None if reserved is None else NewFile(number, *reserved)
 
     async def create_next(self) -> NewFile | None:
-        """Make the next file, or return None where that is not possible now."""
+        """Create the next file, or return None if this is not possible now."""
         number = self.next_file_number()
         try:
             new_file = await self.create(number, self._next_bytes)
             self._space.set_next_file_missing(missing=False)
             return new_file
         except TooBusy as error:  # no file descriptor is free; the disk is sound
-            log.warning("no journal file can be made now: %s", error)
+            log.warning("no journal file can be created now: %s", error)
             self._release_number(number)
             return None
         except DiskFull:
@@ -156,27 +159,32 @@ class FilePreallocator:
         return None
 
     async def acquire_file(self) -> NewFile:
-        """Return the next file; wait for free space if there is none.
+        """Return the next file, and wait for free space if there is none.
 
-        A full disk does not end the node: the requests that wait for the block have deadlines of their own.
+        A full disk does not end the node, because the requests that wait for the block have their own
+        deadlines.
+
+        Raises:
+            DiskFull: There is no space, and this is a start, which cannot wait.
         """
         while not self._ready_files:
             self._file_wanted.set()
             if self._running:
                 await self._changed.wait()
-            elif (
-                new_file := await self.create_next()
-            ) is not None:  # the copies of a start have filled a file
+            # The copies of a start have filled a file.
+            elif (new_file := await self.create_next()) is not None:
                 self._ready_files.append(new_file)
             else:
-                raise DiskFull("no room for another journal file, which this start needs")
+                raise DiskFull("no space for another journal file, which this start needs")
         self._file_wanted = trio.Event()
         next_file = self._ready_files.popleft()
         self._notify_change()
         return next_file
 
     def adapt_size(self, length: int, filled_in_s: float) -> None:
-        """Size the next files by the rate at which one of ``length`` bytes was filled in ``lasted_s``."""
+        """Size the next files by the rate at which one of ``length`` bytes was filled in ``filled_in_s``
+        seconds.
+        """
         options = self._options
         rate = length / max(filled_in_s, 0.001)
         size = options.first_file_bytes
@@ -186,7 +194,7 @@ class FilePreallocator:
         self._next_bytes = min(size, size_max)
 
     async def discard_ready_files(self) -> None:
-        """Remove the preallocated file and make short ones from now on, because the rate has fallen."""
+        """Remove the preallocated file, and create short ones from now on, because the rate has fallen."""
         self._next_bytes = self._options.first_file_bytes
         while self._ready_files:
             new_file = self._ready_files.popleft()
@@ -195,11 +203,11 @@ class FilePreallocator:
         self._notify_change()
 
     async def _delete(self, number: int) -> None:
-        """Remove a file that no block was written to."""
+        """Remove a file without any blocks."""
         if (name := file_name(number)) in self._disk.list():
             await self._disk.delete(name)
 
     def close(self) -> None:
-        """Close the file that is open for writing."""
+        """Close the files that are ready."""
         for new_file in self._ready_files:
             new_file.file.close()

@@ -1,6 +1,7 @@
-"""What joins a commit of the journal, and what follows when its sync has made it durable.
+"""Collect records for a commit, and acknowledge them when its sync has made them durable.
 
-Until then nothing is acknowledged (H1); what joins a commit may rely on all that was asked for before it.
+Nothing is acknowledged before (H1). A record may rely on all records that were requested before it, because
+they are in the same or an earlier commit.
 """
 
 from collections import deque
@@ -17,16 +18,17 @@ from .journal import Journal, JournalPosition
 from .journal_buffer import CommitBlock, JournalBuffer
 
 IDLE_WATERMARK_S = 0.02
-"""The time after a sync until a block proves it, so that its corruption is detected (H3, H24)."""
+"""The time after a sync until a block proves it, so that a corruption of the synced block is detected (H3,
+H24)."""
 EXPLICIT_LAC_DELAY_S = 0.1
-"""A LAC that was told by itself waits so long, and twice that at most, for an add of its ledger that says it:
-what writes a record now and then would pay a control record for each. On an idle disk it does not wait."""
+"""An explicit LAC waits up to this time, or twice this time, for an add of its ledger that contains it.
+Otherwise an occasional writer would cause one control record per entry. On an idle disk it does not wait."""
 CONCURRENT_ADDS_S = 0.005
-"""Adds of two connections within this time are those of several writers, who share a commit."""
+"""Adds of two connections within this time come from concurrent writers, which share a commit."""
 
 
 class GroupCommit:
-    """The commits of one store. All calls are synchronous."""
+    """The commits of one store. All methods except `write_watermarks` are synchronous."""
 
     def __init__(
         self,
@@ -37,37 +39,37 @@ class GroupCommit:
         options: BookieOptions,
     ) -> None:
         self.applied_position = JournalPosition(1, 0, 0, 1)
-        """Behind the last block that is in the index."""
+        """The position after the last block that is in the index."""
         self.proof_wanted = trio.Event()
-        """Set when a block was written that none after it proves, or an explicit LAC came."""
+        """Set when no later block proves that a written block was synced, or when an explicit LAC arrived."""
         self.checkpoint_wanted = trio.Event()
-        """Set when the index has much that its map has not."""
+        """Set when the index has many extents that its map lacks."""
         self.checkpoint_threshold_factor = 1.0
-        """Of ``checkpoint_runs`` and ``checkpoint_bytes``, what is much now."""
+        """The fraction of ``checkpoint_runs`` and ``checkpoint_bytes`` at which a checkpoint is requested."""
         self._journal = journal
         self._buffer = buffer
         self._index = index
         self._long_polls = long_polls
         self._options = options
         self._recent_lacs: dict[Ledger, int] = {}
-        """Told since the last look, of each ledger the last one; also such as are owed no more."""
+        """Explicit LACs since the last check, the newest of each ledger. Some may have been written since."""
         self._older_lacs: dict[Ledger, int] = {}
         self._older_lacs_due_at = -inf
-        """When the older ones are written."""
+        """When the older LACs are written."""
         self._block_requests: deque[tuple[Callable[[CommitBlock], None], bool]] = deque()
-        """Who waits for a block, in the order they asked."""
+        """Callbacks that wait for a block, in the order of the requests."""
         self._capacity_waiters: list[Callable[[], None]] = []
         self._last_owner: StreamOwner | None = None
         self._concurrent_until = -inf
 
-    # --- what joins -------------------------------------------------------------------------------
+    # --- joining a commit -------------------------------------------------------------------------
 
     def commit_adds(self, owner: StreamOwner) -> None:
-        """Adds of one receive of ``owner``'s connection have gathered.
+        """Commit the adds of one receive of ``owner``'s connection.
 
-        A lone writer's are committed in this call, where the disk allows it: its record waits for no task's
-        turn. Where several connections add, each turn of the loop takes what all of them sent, and one
-        commit follows.
+        If only this connection adds, and the disk allows it, they are committed in this call, so that a
+        record does not wait for a task switch. If several connections add, one commit follows for all adds
+        that arrive in an event-loop iteration.
         """
         now = trio.current_time()
         if owner is not self._last_owner:
@@ -79,11 +81,11 @@ class GroupCommit:
             self._journal.wake()
 
     def wake(self) -> None:
-        """Something has gathered, after others or late: it is committed with the next turn."""
+        """Commit records that were collected outside of a receive, in the next event-loop iteration."""
         self._journal.wake()
 
     def on_owner_closed(self, owner: StreamOwner) -> None:
-        """A connection has ended: what it had gathered is committed all the same."""
+        """Commit the adds of a connection that has ended."""
         if self._last_owner is owner:
             self._last_owner = None
         self._journal.wake()
@@ -91,9 +93,13 @@ class GroupCommit:
     def request_block(
         self, on_block: Callable[[CommitBlock], None], *, for_control: bool = True
     ) -> None:
-        """Give ``use`` the block that gathers (with room for a control record), or a later one.
+        """Call ``on_block`` with the open block, or with a later one if the ring is full.
 
-        In the order of the calls: what joins a commit may rely on a record that was asked for before.
+        Requests are served in order, so a record may rely on records that were requested before.
+
+        Args:
+            on_block: Receives the block, synchronously or later.
+            for_control: Whether the block must have space for one more control record.
         """
         self._block_requests.append((on_block, for_control))
         self._serve_block_requests()
@@ -110,7 +116,7 @@ class GroupCommit:
             self._journal.wake()
 
     def write_state(self, ledger: Ledger, on_durable: Callable[[], None]) -> None:
-        """Write the ledger's state with the next commit; ``durable`` is called after its sync."""
+        """Write the ledger's state with the next commit, and call ``on_durable`` after its sync."""
 
         def write(block: CommitBlock) -> None:
             block.control_records.append(ledger.state_record())
@@ -121,8 +127,7 @@ class GroupCommit:
         self.request_block(write)
 
     def publish_lacs(self, lacs: dict[Ledger, int]) -> None:
-        """The LACs of these moved, each by a word of its writer: published at once, durable a little later
-        (H24)."""
+        """Publish explicit LACs of writers at once, and make them durable a little later (H24)."""
         self._recent_lacs |= lacs
         self._index.mark_states_dirty(lacs)
         self.proof_wanted.set()
@@ -132,17 +137,17 @@ class GroupCommit:
 
     @property
     def has_dirty_lacs(self) -> bool:
-        """Explicit LACs that are not in the journal yet."""
+        """Whether there are explicit LACs that are not in the journal yet."""
         return bool(self._recent_lacs or self._older_lacs)
 
     def flush_lacs(self) -> None:
-        """Nothing is added that would say them: they go with the next block."""
+        """Write all explicit LACs with the next block, because no adds arrive that would contain them."""
         self._older_lacs |= self._recent_lacs
         self._recent_lacs = {}
         self._older_lacs_due_at = -inf
 
     def add_due_lacs(self) -> None:
-        """The journal is about to take the block: explicit LACs that have waited go with it (H24)."""
+        """Add explicit LACs that have waited long enough to the block that the journal takes next (H24)."""
         if not (self._recent_lacs or self._older_lacs):
             return
         now = trio.current_time()
@@ -161,11 +166,16 @@ class GroupCommit:
         self._older_lacs, self._recent_lacs = self._recent_lacs, older
         self._older_lacs_due_at = now + EXPLICIT_LAC_DELAY_S
 
-    # --- what follows -----------------------------------------------------------------------------
+    # --- after the sync ---------------------------------------------------------------------------
 
     def on_synced(self, block: CommitBlock, file_number: int, shift: int) -> None:
-        """A block is durable: acknowledge, index it, publish LACs; all for one commit."""
-        if block.acks:  # first: the sender waits, and what follows is done before it can ask for it
+        """Acknowledge, index and publish the contents of a durable block.
+
+        ``shift`` is the difference between an offset in the file and a position in the block's buffer.
+        """
+        if (
+            block.acks
+        ):  # first, because senders wait; the rest is done before they can send a request
             by_owner: dict[StreamOwner, list[tuple[int, int]]] = {}
             current_owner: StreamOwner | None = None
             for stream, count in block.acks.items():
@@ -181,13 +191,15 @@ class GroupCommit:
             ledger = pending_extent.ledger
             pending = ledger.pending_extents
             assert pending[0] is pending_extent, (
-                "runs become durable in the order they were gathered"
+                "extents become durable in the order in which they were collected"
             )
             del pending[0]
             if not pending:
                 ledger.pending_in_order = True
             if ledger.long_polls:
-                ledgers_to_wake[ledger] = None  # its LAC may be known already
+                ledgers_to_wake[ledger] = (
+                    None  # an explicit LAC may have arrived before the entries
+                )
         index.add_pending_extents(block.pending_extents, file_number, shift)
         self.applied_position = self._journal.position()
         for ledger, lac in block.highest_lacs.items():
@@ -215,7 +227,9 @@ class GroupCommit:
             self.checkpoint_wanted.set()
 
     async def write_watermarks(self) -> None:
-        """When idle for a moment after a sync, prove it with one small block (H3). Until cancelled."""
+        """After a short idle time, write one small block that proves the last sync (H3). Runs until
+        cancelled.
+        """
         idle_s = IDLE_WATERMARK_S
         while True:
             if not (self._journal.last_block_unattested or self.has_dirty_lacs):
@@ -229,15 +243,15 @@ class GroupCommit:
                 self.flush_lacs()
                 self.request_block(_mark_watermark)
 
-    # --- room -------------------------------------------------------------------------------------
+    # --- capacity ---------------------------------------------------------------------------------
 
     @property
     def is_full(self) -> bool:
-        """Is it time to stop reading connections until a sync has finished?"""
+        """Whether connections must stop receiving until a sync has finished."""
         return self._buffer.unsynced_bytes >= self._options.unsynced_bytes_max
 
     def call_when_capacity(self, resume: Callable[[], None]) -> None:
-        """Call ``resume`` once when a sync has made room."""
+        """Call ``resume`` once after a sync has freed space in the ring."""
         self._capacity_waiters.append(resume)
 
 

@@ -1,10 +1,11 @@
-"""The journal: numbered files, one block a commit, one sync a block. The journal is the store.
+"""The journal: numbered files, one block and one sync per commit. The journal is also the store.
 
-The only task that writes is `Journal.run`: it takes the oldest gathered block, seals its header, writes and
-syncs it, and tells the store; meanwhile the next block gathers. Files are preallocated ahead, off the hot
-path, and rolled before a block that would not fit; every file begins with the state of all ledgers and a
-sealed one ends in a footer of its runs. Nothing is ever overwritten, files are unlinked, never used again
-(H16). What fails to be written or synced ends the node: nothing was acknowledged for it.
+`Journal.run` takes the oldest collected block, completes its header, writes and syncs it, and notifies the
+store. The next block is collected during the sync. Only the commit of a single small block may run elsewhere
+(`try_commit_inline`). Files are preallocated outside of commits, and rolled before a block that does not fit.
+Every file begins with the states of all ledgers, and a sealed file ends in a footer with its extents. Nothing
+is ever overwritten, and files are removed, never reused (H16). A failed write or sync ends the node, and
+nothing in it was acknowledged.
 """
 
 from collections.abc import Callable
@@ -28,11 +29,11 @@ from .file_preallocator import FilePreallocator, NewFile
 from .journal_buffer import CommitBlock, JournalBuffer
 
 IDLE_S = 60.0
-"""After so long without a commit a long file is sealed, cut at its end, and a short one begins."""
+"""After this time without a commit, a long file is sealed and truncated, and a short one begins."""
 INLINE_BLOCK_BYTES_MAX = 16 * 1024
-"""A longer block is no lone record's: it is left to `run`, so that more may gather before it is taken."""
+"""A longer block has more than a single record. It is left to `run`, so that more records can join it."""
 CONTROL_RESERVE_BYTES_MAX = 1024 * 1024
-"""Of the last file that there is room for: kept for fences and deletions (H28)."""
+"""The maximum space in the last possible file that is kept for fences and deletions (H28)."""
 SERVICE_BUFFER_BYTES = 1024 * 1024
 STATE_BYTES_MAX = 512 * 1024
 log = get_logger("distributedlog.bookie.storage.journal")
@@ -40,15 +41,15 @@ log = get_logger("distributedlog.bookie.storage.journal")
 
 @dataclass(frozen=True, slots=True)
 class JournalPosition:
-    """How far the journal is applied: the next block's sequence, and where it would begin."""
+    """A position in the journal: the sequence of the next block, and where it would begin."""
 
     next_sequence: int
     file_number: int
     offset: int
     first_sequence: int
-    """Of the file's first block."""
+    """The sequence of the file's first block."""
     last_block_offset: int = -1
-    """Where the last block before begins; -1: there is none."""
+    """The offset of the last block before the position; -1 if there is none."""
 
 
 _length_of = attrgetter("length")
@@ -61,14 +62,14 @@ class JournalCounters:
     syncs: int = 0
     commits: int = 0
     device_bytes: int = 0
-    """Written to the device."""
+    """Bytes written to the device."""
     rolls: int = 0
     sync_seconds: DurationHistogram = field(default_factory=DurationHistogram)
-    """Of each block: writing it and its sync."""
+    """The time to write and sync each block."""
 
 
 class Journal:
-    """The journal of one bookie, from its opening in `start` on."""
+    """The journal of one bookie. `start` opens it."""
 
     def __init__(
         self,
@@ -98,35 +99,36 @@ class Journal:
         self._footer_extents: list[bytes] = []
         self._watermark_frozen = False
         self._idle = False
-        """Is `run` waiting for something to gather?"""
+        """Whether `run` waits for records."""
         self._failure: Exception | None = None
-        """What ended a commit outside of `run`, which raises it."""
+        """The error of a commit outside of `run`, which raises it."""
         self.preallocation = Preallocation(options.zero_ahead_bytes, identity.seed)
         self.number = 0
         self.start_count = 0
         self.next_sequence = 1
-        """Of the next block."""
+        """The sequence of the next block."""
         self.durable_to = 0
         self.state_snapshot: jb.StateSnapshotRef | None = None
-        """What the next file's head names in place of all states."""
+        """The snapshot that the next file's head names in place of all states."""
         self.head_snapshot: jb.StateSnapshotRef | None = None
-        """What the current file's head names."""
+        """The snapshot that the current file's head names."""
         self.sealed_files: dict[int, tuple[int, int]] = {}
-        """Files before the current one that are still there: first and last sequence."""
+        """Existing files before the current one: first and last sequence."""
         self.compacted_files: dict[int, CompactedFile] = {}
-        """The cold files that are there, by number."""
+        """The existing compacted files, by number."""
         self.sealed_file_info: dict[int, SealedFileInfo] = {}
-        """Of the sealed ones, those that this process has written and left."""
+        """Information about the sealed files that this process has written."""
         self._entry_bytes_in_file = 0
-        """Of entries, in the current file."""
+        """The bytes of the entries in the current file."""
         self.pinned_files: set[int] = set()
-        """Files that stay, whatever is live in them: something is being moved out of them, or into them."""
+        """Files that are kept even without live records, because records are being moved out of them or into
+        them."""
         self.commit_times: list[float] | None = None
-        """Where somebody wants to know how long commits take, seconds each."""
+        """A list to which each commit's duration in seconds is added, or None."""
         self.last_block_unattested = False
-        """The last block that matters has no block after it that says it was synced."""
+        """Whether no later block proves that the last block with content was synced."""
         self.file_bytes: dict[int, int] = {}
-        """What the files that are there take of the device, by number: cold ones have holes."""
+        """The bytes of each existing file on the device. Compacted files may have freed pages."""
         self.last_sync_at = 0.0
         self._write_began_at = 0.0
         self.counters = JournalCounters()
@@ -147,10 +149,22 @@ class Journal:
         state_snapshot: jb.StateSnapshotRef | None,
         states: list[bytes],
     ) -> None:
-        """Begin a new file after what was replayed (H4).
+        """Begin a new file after the replayed part of the journal (H4).
 
-        ``states``: those that ``base`` lacks, where there is one: what was replayed may count no more; else
-        all. Until `mark_all_synced` no block says that anything after ``durable_to`` was synced.
+        Until `mark_all_synced`, no block proves a sync of sequences after ``durable_to``.
+
+        Args:
+            start_count: The number of this start.
+            next_sequence: The sequence of the first block.
+            durable_to: The highest sequence that is known to be synced.
+            new_file: The file to begin.
+            predecessor: The number of the last replayed file; 0 if there is none.
+            predecessor_end: The end of that file in bytes.
+            sealed_files: The existing journal files.
+            compacted_files: The existing compacted files.
+            state_snapshot: The snapshot that the head names, or None.
+            states: The states that the snapshot lacks, because replayed blocks may no longer count. All
+                states if there is no snapshot.
         """
         self.start_count = start_count
         self.next_sequence = next_sequence
@@ -163,29 +177,33 @@ class Journal:
         await self._begin_file(new_file, predecessor, predecessor_end, 0, states)
 
     def mark_all_synced(self) -> None:
-        """All that was replayed and not known synced has been written again and synced."""
+        """Record that all replayed blocks that were not known to be synced have been copied and synced."""
         self._watermark_frozen = False
         self.durable_to = self.next_sequence - 1
         self.last_block_unattested = True
 
     async def flush(self, on_synced: Callable[[CommitBlock, int, int], None]) -> None:
-        """Commit all that has gathered; for the time before `run`."""
+        """Commit all collected blocks, before `run` starts."""
         while self._ring.has_work:
             await self._commit_one(on_synced)
 
     # --- serving ----------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something has gathered."""
+        """Wake `run`, because records were collected."""
         self._wake.set()
 
     async def run(
         self, before_commit: Callable[[], None], on_synced: Callable[[CommitBlock, int, int], None]
     ) -> None:
-        """Commit what gathers, one block and one sync at a time, until cancelled.
+        """Commit the collected blocks, one block and one sync at a time, until cancelled.
 
-        ``on_synced`` gets a durable block, its file's number and what to add to a position in its buffer
-        to get the place in the file. Raises `DiskFailed`.
+        Args:
+            before_commit: Called before a block is taken.
+            on_synced: Receives a durable block, the number of its file, and the difference between an offset
+                in the file and a position in the block's buffer.
+        Raises:
+            DiskFailed: A write or sync failed.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.preallocator.run)
@@ -199,11 +217,13 @@ class Journal:
                     continue
                 before_commit()
                 await self._commit_one(on_synced)
-                if self._ring.has_work:  # on a loop that syncs inline nobody else had a turn
+                if (
+                    self._ring.has_work
+                ):  # with inline syncs, no other task has run since the last commit
                     await trio.lowlevel.checkpoint()
 
     async def _wait_for_work(self) -> None:
-        """Wait until something has gathered. Raises what ended a commit meanwhile."""
+        """Wait until records are collected. Raises the error of a commit outside of `run`."""
         self._wake = trio.Event()
         self._idle = True
         try:
@@ -216,11 +236,11 @@ class Journal:
     def try_commit_inline(
         self, before_commit: Callable[[], None], on_synced: Callable[[CommitBlock, int, int], None]
     ) -> bool:
-        """Commit what has gathered within this call; False: not done, wake `run`.
+        """Commit the collected block within this call; return False if `run` must be woken to do it.
 
-        Only a short block that is all there is, while `run` rests, into space that is there, on a disk that
-        syncs on the loop. A connection's task calls this: what ends the node is raised in `run`, for here it
-        would be taken for the peer's fault.
+        The conditions: `run` is idle, there is only one block, it is short, its space in the file is
+        preallocated, and the disk syncs within a call. Connections call this, and an error here would be
+        attributed to the peer. So `run` raises errors that end the node.
         """
         file = self._file
         if not self._idle or self._wake.is_set() or file is None or not file.syncs_inline:
@@ -244,7 +264,7 @@ class Journal:
                 self.commit_times.append(trio.current_time() - began_at)
             shift = self._record_written_block(block)
             self._on_block_synced(block, shift, on_synced)
-        except Exception as error:  # a rule of ours that is broken in here is the node's, too
+        except Exception as error:  # failed assertions end the node as well
             self._failure = error
             self._wake.set()
         return True
@@ -272,7 +292,7 @@ class Journal:
         length = block.padded_length
         if not self._block_fits(block, length):
             await self._roll()
-            # A file that was made of what a full disk had left takes it all the same, or its disk says no.
+            # A short file, from the last space of a full disk, is extended, or the write fails.
             self._extend_limit(
                 length + _footer_bytes(len(block.pending_extents)) + jb.TRAILER_SPACE
             )
@@ -288,12 +308,14 @@ class Journal:
         return self._record_written_block(block)
 
     def _block_fits(self, block: CommitBlock, length: int) -> bool:
-        """Does the file have room for the block, and for what seals it then?"""
+        """Whether the file has space for the block, and afterwards for its footer and trailer."""
         footer = _footer_bytes(len(self._footer_extents) + len(block.pending_extents))
         return self._offset + length + footer + jb.TRAILER_SPACE <= self._limit
 
     def _assign_position(self, block: CommitBlock) -> None:
-        """Give a taken block its place, which is next in the file, and its header; it is written at once."""
+        """Complete the header of a taken block for the next position in the file. It must be
+        written at once.
+        """
         self._write_began_at = trio.current_time()
         blocks.write_header(
             block.buffer.view,
@@ -310,7 +332,7 @@ class Journal:
         self._ring.on_block_positioned(block, self.number, self._offset)
 
     def _record_written_block(self, block: CommitBlock) -> int:
-        """A block is durable in its place; return what to add to a position in its buffer to get that."""
+        """Record a durable block; return the difference between its offset in the file and in its buffer."""
         length = block.padded_length
         self.preallocation.record_commit(length)
         shift = self._offset - block.start
@@ -336,7 +358,7 @@ class Journal:
         self._offset += length
 
     def _extend_limit(self, length: int) -> None:
-        """What seals the file lies after so many bytes more, at the least."""
+        """Set the limit of the file to at least this many bytes after the present offset."""
         end = (self._offset + length + blocks.ALIGN - 1) // blocks.ALIGN * blocks.ALIGN
         self._limit = self.file_bytes[self.number] = max(self._limit, end)
 
@@ -350,7 +372,7 @@ class Journal:
         self.counters.sync_seconds.observe(self.last_sync_at - self._write_began_at)
 
     def position(self) -> JournalPosition:
-        """Behind the last block that was written; what is not yet synced counts as not written."""
+        """Return the position after the last written block. A block that is not synced yet does not count."""
         return JournalPosition(
             self.next_sequence,
             self.number,
@@ -362,25 +384,26 @@ class Journal:
     # --- files ------------------------------------------------------------------------------------
 
     def file_name_of(self, number: int) -> str:
-        """The name of the file of this number, journal or cold."""
+        """Return the name of the journal or compacted file of this number."""
         return (
             compacted_file_name(number) if number in self.compacted_files else jb.file_name(number)
         )
 
     @property
     def waits_for_space(self) -> bool:
-        """A block waits for a file, and there is no room for one."""
+        """Whether a block waits for a file, for which there is no space."""
         return self._space.no_next_file and self.preallocator.is_starved
 
     @property
     def stored_bytes(self) -> int:
-        """Of all files, the one made ahead included."""
+        """The bytes of all files, including the preallocated next one."""
         return sum(self.file_bytes.values()) + self.preallocator.ready_bytes
 
     def has_capacity(self, length: int) -> bool:
-        """Is there room for so many bytes of records, beside what has gathered?
+        """Whether there is space for this many bytes of records in addition to the collected ones.
 
-        Always, unless no other file can be made: then the end of the last one is kept for control records.
+        This is always the case if another file can be created. Otherwise the end of the last file is reserved
+        for control records.
         """
         if not self._space.no_next_file:
             return True
@@ -391,7 +414,7 @@ class Journal:
         return 2 * (self._ring.unsynced_bytes + length) + reserved_bytes <= remaining_bytes
 
     def check_idle(self) -> None:
-        """After a while without a commit: give back what was made for a rate that is gone."""
+        """After an idle time, replace a large file by a short one."""
         is_idle = trio.current_time() - max(self.last_sync_at, self._file_begun_at) >= IDLE_S
         is_oversized = self._limit > 2 * self.preallocator.file_bytes_min
         if (
@@ -410,9 +433,9 @@ class Journal:
         await self._roll(shrink=True)
 
     async def _roll(self, *, shrink: bool = False) -> None:
-        """Begin the next file, then seal this one: what seals it proves that there is a next one (H80).
+        """Begin the next file, then seal this one, because a footer proves that a next file exists (H80).
 
-        ``cut``: what this one was made for and does not need is given back.
+        ``shrink`` frees the preallocated space that this file does not need.
         """
         assert self._file is not None, "started"
         await self.preallocation.finish_file()
@@ -474,15 +497,16 @@ class Journal:
         self.head_snapshot = snapshot
         # The file may grow beyond its preallocation where the states alone nearly fill it.
         end_min = self._offset + self._options.block_bytes_max + 16 * blocks.ALIGN
-        if (
-            new_file.size_bytes < self._options.first_file_bytes
-        ):  # on a full disk: for control records alone
+        if new_file.size_bytes < self._options.first_file_bytes:
+            # On a full disk, the file is for control records alone.
             end_min = self._offset + 2 * blocks.ALIGN
         self._limit = max(new_file.size_bytes, end_min // blocks.ALIGN * blocks.ALIGN)
         self.file_bytes[self.number] = self._limit
 
     async def _seal(self, sealing: "_FileToSeal") -> None:
-        """Footers and trailer of a file that was left; nothing of it is being zeroed any more."""
+        """Write footers and trailer of the previous file, after its preallocated space is no longer being
+        zeroed.
+        """
         offset = sealing.end
         extents = sealing.footer_extents
         for start in range(0, len(extents), jb.FOOTER_EXTENTS_MAX):
@@ -493,7 +517,9 @@ class Journal:
         trailer = jb.Trailer(
             sealing.end, sealing.block_count - 1, sealing.first_sequence, self.next_sequence - 1
         )
-        assert offset <= sealing.file_end - jb.TRAILER_SPACE, "a trailer lies after all else"
+        assert offset <= sealing.file_end - jb.TRAILER_SPACE, (
+            "the trailer is after all other blocks"
+        )
         offset = sealing.file_end - jb.TRAILER_SPACE
         await self._write_service_block(
             sealing.file, sealing.number, offset, jb.TRAILER, trailer.encode()
@@ -505,7 +531,7 @@ class Journal:
         sealing.file.close()
 
     async def _write_service(self, kind: int, payload: bytes) -> None:
-        """A block of the journal's own at the end of the current file."""
+        """Append a head or state block to the current file."""
         assert self._file is not None, "started"
         await self.preallocation.wait_reserved(
             self._offset, self._offset + blocks.padded_length(len(payload))
@@ -517,7 +543,7 @@ class Journal:
     async def _write_service_block(
         self, file: File, number: int, offset: int, kind: int, payload: bytes
     ) -> int:
-        """Write and sync a block before anything goes after it; return its padded length."""
+        """Write and sync a block before any later write; return its padded length."""
         start = blocks.HEADER_BYTES
         self._service_buffer[start : start + len(payload)] = payload
         length = blocks.write_header(
@@ -538,12 +564,12 @@ class Journal:
         return length
 
     async def delete_files(self, *numbers: int) -> None:
-        """Remove the files that exist.
+        """Remove those of the files that exist.
 
-        `FileRemoval` calls this for sealed and cold files without a live record before the last checkpoint,
-        after a durable record of the removal. A start (`FirstJournalFile`) calls it for files of which no
-        block counts, if nothing is lost. No other code removes files that have blocks. `FilePreallocator`
-        removes files that it has made and that were not begun.
+        `FileRemoval` calls this for sealed and compacted files without a live record before the last
+        checkpoint, after a durable record of the removal. A start (`FirstJournalFile`) calls it for files of
+        which no block counts, if nothing is lost. No other code removes files that have blocks.
+        `FilePreallocator` removes files that it has created and that were not begun.
         """
         existing = self._disk.list()
         names = [
@@ -566,35 +592,35 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class SealedFileInfo:
-    """A file that nothing more is written to."""
+    """Information about a sealed file."""
 
     sealed_at: float
-    """Since when."""
+    """When it was sealed."""
     record_bytes: int
-    """Of the entries that were written to it, whatever is live of them."""
+    """The bytes of the entries that were written to it, live or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FileToSeal:
-    """A file that was left and is to be sealed."""
+    """The previous file, until it is sealed."""
 
     file: File
     number: int
     end: int
-    """Of its commits, bytes."""
+    """The end of its commits in bytes."""
     file_end: int
     first_sequence: int
     footer_extents: list[bytes]
-    """Its runs, packed."""
+    """Its extents as footer rows."""
 
     @property
     def block_count(self) -> int:
-        """How many sequences it takes: the footers and the trailer."""
+        """The number of its footer blocks and its trailer."""
         return -(-len(self.footer_extents) // jb.FOOTER_EXTENTS_MAX) + 1
 
 
 def _footer_bytes(extent_count: int) -> int:
-    """Space for a footer of so many runs, bytes, never too little."""
+    """Return an upper limit of the bytes of a footer with this number of extents."""
     footers = extent_count // jb.FOOTER_EXTENTS_MAX + 1
     return (
         extent_count * jb.EXTENT_ROW_BYTES

@@ -1,9 +1,9 @@
-"""The ring of gather buffers: where commits gather, and where the newest bytes are read from.
+"""The ring of buffers in which commits are collected, and from which the newest entries are read.
 
-A commit's block is built in place: room for the header, entry records one after the other as they come,
-control records, the end. While one block is written and synced the next one gathers after it. A buffer
-is used again only when none of its blocks waits for a sync; until then it serves readers, who copy out.
-No reference to it leaves a synchronous call, so nothing is pinned (H16).
+A commit's block is built in place: space for the header, entry records in the order of arrival, control
+records, and the end mark. While one block is written and synced, the next one is collected after it. A buffer
+is reused only when none of its blocks waits for a sync. Until then, readers copy entries from it. No
+reference to a buffer remains after a synchronous call, so that readers do not delay its reuse (H16).
 """
 
 from collections import deque
@@ -16,51 +16,51 @@ from ..format import journal_format as jb
 from ..ledgers.ledger_table import IncomingStream, Ledger, PendingExtent
 
 CONTROL_SPACE_BYTES = 64 * 1024
-"""Room for control records at the end of a block; a block with more of them is closed."""
+"""Space for control records at the end of a block. If they need more, a block takes no further records."""
 
 
 @dataclass(slots=True, eq=False)
 class CommitBlock:
-    """One commit in the making. ``start`` and ``end`` are positions in ``buffer``."""
+    """One commit that is being collected. ``start`` and ``end`` are positions in ``buffer``."""
 
     buffer: "_RingBuffer"
     start: int
     end: int
     end_max: int
-    """Up to here it may reach, its end included."""
+    """The maximum end of the block, including its end mark."""
     records_end_max: int
-    """Up to here its records may, while its control records fit the space that is kept for them."""
+    """The maximum end of its records, while its control records fit into their reserved space."""
     pending_extents: list[PendingExtent] = field(default_factory=list)
     control_records: list[bytes] = field(default_factory=list)
     acks: dict[IncomingStream, int] = field(default_factory=dict)
     """Add stream -> how many of its records are durable when this block is (H1)."""
     highest_lacs: dict[Ledger, int] = field(default_factory=dict)
-    """Ledger -> the highest LAC its records carry; published after the sync."""
+    """Ledger -> the highest LAC in its records, which is published after the sync."""
     after_sync: list[Callable[[], None]] = field(default_factory=list)
     is_watermark: bool = False
-    """Write it though it is empty: it proves that the blocks before it were synced (H3)."""
+    """Write the block even if it is empty: it proves that the blocks before it were synced (H3)."""
     padded_length: int = 0
-    """Set when the block is taken for its commit; 0 for one that writes nothing."""
+    """Set when the block is taken for its commit; 0 if nothing is written for it."""
 
     @property
     def records_start(self) -> int:
-        """Position of the first record."""
+        """The position of the first record."""
         return self.start + blocks.HEADER_BYTES
 
     @property
     def has_content(self) -> bool:
-        """Is there anything to write? Duplicates alone are only acknowledged (H10)."""
+        """Whether anything must be written. Duplicates alone are only acknowledged (H10)."""
         return self.end > self.records_start or bool(self.control_records) or self.is_watermark
 
     @property
     def has_no_effect(self) -> bool:
-        """Would its commit change nothing, for nobody?"""
+        """Whether its commit would change nothing and notify no client."""
         return not (self.has_content or self.acks or self.after_sync or self.highest_lacs)
 
 
 @dataclass(slots=True)
 class _FilePart:
-    """A stretch of a buffer whose bytes lie in a file in the same order."""
+    """A range of a buffer whose bytes are contiguous in a file."""
 
     file_number: int
     file_offset: int
@@ -73,11 +73,11 @@ class _RingBuffer:
     view: memoryview
     file_parts: list[_FilePart] = field(default_factory=list)
     unsynced_blocks: int = 0
-    """Blocks in it that are gathering or being synced."""
+    """Its blocks that are being collected or synced."""
 
 
 class JournalBuffer:
-    """The buffers, the block that gathers now, and those that wait for their commit."""
+    """The buffers, the block that is being collected, and the blocks that wait for their commit."""
 
     def __init__(
         self,
@@ -94,27 +94,27 @@ class JournalBuffer:
         self._position = 0
         self._open_blocks: deque[CommitBlock] = deque()
         self.unsynced_bytes = 0
-        """Record bytes gathered and not yet synced."""
+        """Record bytes that were collected and are not synced yet."""
         self._control_space = min(CONTROL_SPACE_BYTES, self._block_max // 8)
         self.entry_bytes_max = (
             self._block_max - blocks.HEADER_BYTES - self._control_space - jb.COMMIT_END_BYTES
         )
-        """The longest stretch of records that fits an empty block."""
+        """The maximum bytes of records in an empty block."""
 
     @property
     def has_work(self) -> bool:
-        """Is there a block to commit?"""
+        """Whether there is a block to commit."""
         return len(self._open_blocks) > 1 or (
             bool(self._open_blocks) and not self._open_blocks[0].has_no_effect
         )
 
     @property
     def only_block(self) -> CommitBlock | None:
-        """The block that waits to be taken, where it is the only one."""
+        """The block that waits to be taken, if there is exactly one."""
         return self._open_blocks[0] if len(self._open_blocks) == 1 else None
 
     def block_for_records(self, length: int) -> CommitBlock | None:
-        """The block that takes ``length`` bytes of records now; None while the ring is full."""
+        """Return the block for ``length`` bytes of records; None while the ring is full."""
         block = self._open_blocks[-1] if self._open_blocks else None
         if block is not None:
             end = block.end + length
@@ -125,8 +125,11 @@ class JournalBuffer:
         return self._open_block(length)
 
     def records_end_max(self, block: CommitBlock, unsynced_bytes_max: int) -> int:
-        """Up to where records may be appended to the newest block, as `block_for_records` would say of each,
-        while no more than so many bytes are not synced and no control record joins it."""
+        """Return the end up to which records may be appended to the newest block.
+
+        Up to there, `block_for_records` would return this block for each record, as long as no control record
+        is added. At most ``unsynced_bytes_max`` bytes are then unsynced.
+        """
         used = jb.CONTROL_BYTES * (len(block.control_records) + 1)
         end_max = block.records_end_max
         if used > self._control_space:
@@ -134,7 +137,7 @@ class JournalBuffer:
         return min(end_max, block.end + unsynced_bytes_max - self.unsynced_bytes)
 
     def control_block(self) -> CommitBlock | None:
-        """The block that takes one more control record; None while the ring is full."""
+        """Return the block for one more control record; None while the ring is full."""
         block = self._open_blocks[-1] if self._open_blocks else None
         if block is not None:
             used = jb.CONTROL_BYTES * (len(block.control_records) + 1)
@@ -143,7 +146,9 @@ class JournalBuffer:
         return self._open_block(0)
 
     def newest(self) -> CommitBlock | None:
-        """The block that gathers now, to join its commit without writing; None while the ring is full."""
+        """Return the block that is being collected, to join its commit without a record; None while the ring
+        is full.
+        """
         return self._open_blocks[-1] if self._open_blocks else self._open_block(0)
 
     def _open_block(self, length: int) -> CommitBlock | None:
@@ -176,14 +181,14 @@ class JournalBuffer:
         return block
 
     def padded_length(self, block: CommitBlock) -> int:
-        """What a block that gathers would write, if it were taken now; 0: nothing."""
+        """Return the bytes that a block would write if it were taken now; 0 for none."""
         if not block.has_content:
             return 0
         controls = jb.CONTROL_BYTES * len(block.control_records) + jb.COMMIT_END_BYTES
         return blocks.padded_length(block.end - block.records_start + controls)
 
     def append(self, block: CommitBlock, records: Buffer) -> int:
-        """Copy records into ``block`` (room was asked for); return where they begin in its buffer."""
+        """Copy records into a block that has space for them; return their position in its buffer."""
         position = block.end
         end = position + len(records)
         block.buffer.view[position:end] = records
@@ -192,9 +197,9 @@ class JournalBuffer:
         return position
 
     def take(self) -> CommitBlock:
-        """Close the oldest block for its commit: its payload is complete, only the header is missing.
+        """Close the oldest block for its commit: its payload is complete, and only the header is missing.
 
-        Records that come from now on gather after it.
+        Later records are collected in the next block.
         """
         block = self._open_blocks.popleft()
         if not block.has_content:
@@ -208,12 +213,12 @@ class JournalBuffer:
         return block
 
     def payload_bytes(self, block: CommitBlock) -> int:
-        """Of a taken block: records, control records and the end."""
+        """Return the bytes of a taken block's records, control records and end mark."""
         controls = jb.CONTROL_BYTES * len(block.control_records) + jb.COMMIT_END_BYTES
         return block.end - block.records_start + controls
 
     def on_block_positioned(self, block: CommitBlock, file_number: int, file_offset: int) -> None:
-        """A taken block lies at this place of a file: from now on `find_bytes` knows its bytes."""
+        """Record the location of a taken block in a file, so that `find_bytes` finds its bytes."""
         parts = block.buffer.file_parts
         if parts:
             last = parts[-1]
@@ -229,12 +234,12 @@ class JournalBuffer:
         )
 
     def synced(self, block: CommitBlock) -> None:
-        """A taken block is durable."""
+        """Record that a taken block is durable."""
         block.buffer.unsynced_blocks -= 1
         self.unsynced_bytes -= block.end - block.records_start
 
     def find_bytes(self, file_number: int, offset: int, length: int) -> memoryview | None:
-        """The bytes of that place if they are still here: copy them before the next ``await``."""
+        """Return these bytes of a file if the ring still has them. Copy them before the next ``await``."""
         for buffer in self._ring:
             for part in buffer.file_parts:
                 if part.file_number == file_number:

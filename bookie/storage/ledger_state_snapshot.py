@@ -1,11 +1,14 @@
-"""All ledgers' states in one file, so that not every journal file begins with them (H88).
+"""The states of all ledgers in one file, so that journal files need not begin with all of them (H88).
 
-    states-000000000007     STATE control records, 48 bytes each, by ledger id; as of a position of the index
+The file of number 7, as of a position of the index::
 
-A journal file's head names one such *base*, by number, count and digest: then it begins with no states, and
-the journal from the base's position on is kept, whatever is dead in it. The index has the states as well: a
-base is read where that is lost. Only the one that the newest head names counts; one that cannot be read
-claims nothing: an older one would have forgotten fences.
+    states-000000000007     STATE control records, 48 bytes each, by ledger ID
+
+The head of a journal file names a snapshot by number, count and digest. Such a file begins without states;
+only the first file of a start has those that the snapshot lacks. The journal from the snapshot's position on
+is kept, even if it has no live records. The index has all states as well, so a snapshot is read only if the
+index is lost. Only the one in the newest head is used. If it cannot be read, no older one replaces it,
+because that could lack fences.
 """
 
 from collections.abc import AsyncIterator
@@ -24,22 +27,22 @@ from .journal import Journal
 
 FILE_PREFIX = "states-"
 STATE_BYTES_MIN = 1024 * 1024
-"""Fewer states than this, 21,845 ledgers, stand in each journal file's head."""
+"""With fewer bytes of states (21,845 ledgers), each journal file begins with all of them."""
 INTERVAL_BYTES_MIN = 256 * 1024 * 1024
-"""Written between two bases, at least."""
+"""The minimum number of bytes written to the journal between two snapshots."""
 RECORDS_PER_CHUNK = 20_000
-"""Nearly a MiB: written, and read, at a time."""
+"""The records that are written or read at once: almost one MiB."""
 
 log = get_logger("distributedlog.bookie.storage.ledger_state_snapshot")
 
 
 def snapshot_file_name(number: int) -> str:
-    """The name of base ``number``, which counts from 1."""
+    """Return the name of a snapshot file. Numbers count from 1."""
     return f"{FILE_PREFIX}{number:012d}"
 
 
 def snapshot_file_numbers(disk: Disk) -> list[int]:
-    """Of the files that may be bases, ascending."""
+    """Return the numbers of the files with the name of a snapshot, in the order of the directory."""
     names = (name.removeprefix(FILE_PREFIX) for name in disk.list() if name.startswith(FILE_PREFIX))
     return [int(digits) for digits in names if len(digits) == 12 and digits.isdecimal()]
 
@@ -47,9 +50,17 @@ def snapshot_file_numbers(disk: Disk) -> list[int]:
 async def write_snapshot(
     disk: Disk, number: int, position: int, seed: int, states: AsyncIterator[bytes]
 ) -> jb.StateSnapshotRef:
-    """Write a base of these STATE records, which come by ledger id, and read it back.
+    """Write a snapshot of STATE records, which are given by ledger ID, and verify it by a read.
 
-    Raises `DiskFull`, `DiskFailed`, `CorruptData` where it reads back otherwise; then nothing names it.
+    Args:
+        disk: The journal's disk.
+        number: The number of the new file.
+        position: The sequence of the first block whose states are not in the snapshot.
+        seed: The seed of the digest.
+        states: The records.
+    Raises:
+        DiskFull, DiskFailed: The file could not be written.
+        CorruptData: The file reads back differently.
     """
     file = await disk.create(snapshot_file_name(number))
     try:
@@ -80,7 +91,11 @@ async def write_snapshot(
 
 
 async def read_snapshot(disk: Disk, snapshot: jb.StateSnapshotRef, seed: int) -> list[bytes]:
-    """Its STATE records, some in each. Raises `CorruptData`: all of it is sound, or nothing counts."""
+    """Return the STATE records in chunks.
+
+    Raises:
+        CorruptData: The file is missing or damaged, so none of its records can be used.
+    """
     return [chunk async for chunk in _read_chunks(disk, snapshot, seed)]
 
 
@@ -110,7 +125,7 @@ async def _read_chunks(
 
 
 async def snapshot_exists(disk: Disk, snapshot: jb.StateSnapshotRef) -> bool:
-    """Is there a file of its length? It was read when it was made, and is read where it is needed."""
+    """Whether the file exists in its full length. Its content was verified when it was written."""
     try:
         file = await disk.open(snapshot_file_name(snapshot.file_number))
     except (FileNotFoundError, DiskFailed):
@@ -122,7 +137,7 @@ async def snapshot_exists(disk: Disk, snapshot: jb.StateSnapshotRef) -> bool:
 
 
 class LedgerStateSnapshots:
-    """The bases of one bookie: when a new one is made, and which ones go."""
+    """Decides when the snapshots of one bookie are written and removed."""
 
     def __init__(
         self,
@@ -138,13 +153,14 @@ class LedgerStateSnapshots:
         self._ledgers = ledgers
         self._space = space
         self._device_bytes_at_last = 0
-        """`JournalCounters.device_bytes` when the last one was made, or this start began."""
+        """`JournalCounters.device_bytes` at the last snapshot, or 0 at the start."""
 
     @property
     def is_due(self) -> bool:
-        """Are there so many states that heads should not repeat them, and is the last base old?
+        """Whether the heads should not repeat the many states, and the last snapshot is old.
 
-        Old: eight times its bytes were written since, which a lost index makes the next start read.
+        It is old if eight times its size was written since. After the loss of the index, a start must read
+        that much.
         """
         states = self._ledgers.known_count + self._ledgers.tombstone_count
         if states * jb.CONTROL_BYTES < STATE_BYTES_MIN:
@@ -155,15 +171,20 @@ class LedgerStateSnapshots:
         )
         if snapshot is None:
             return True
-        if self._space.read_only:  # files that hold nothing else may wait for it
+        if self._space.read_only:  # dead files may be kept only because of the last snapshot
             return written_bytes >= STATE_BYTES_MIN
         return written_bytes >= max(INTERVAL_BYTES_MIN, 8 * snapshot.state_count * jb.CONTROL_BYTES)
 
     async def write_next(self, position: int) -> None:
-        """Write one of what the index's map has: all before ``position``. Nobody changes the map meanwhile.
+        """Write a snapshot of the index's map, which has all states before ``position``.
 
-        The next file's head names it. One that finds no room, or does not read back, is given up: heads go
-        on as before, and a later one is tried. Raises `DiskFailed`, `IndexDamaged`.
+        The caller prevents changes of the map. The next file's head names the snapshot. If there is no space,
+        or if it reads back differently, it is dropped: heads continue to name the previous one, and a later
+        one is tried.
+
+        Raises:
+            DiskFailed: The disk failed.
+            IndexDamaged: The index is damaged.
         """
         written = self._journal.counters.device_bytes
         number = max((0, *snapshot_file_numbers(self._disk))) + 1
@@ -172,15 +193,15 @@ class LedgerStateSnapshots:
                 self._disk, number, position, self._journal.seed, self._index.state_records()
             )
         except IndexDamaged:
-            raise  # it has nothing to do with the base: the node ends, and builds the index again
+            raise  # not a fault of the snapshot: the node ends, and rebuilds the index
         except (CorruptData, DiskFull, TooBusy) as error:
-            log.warning("the states of all ledgers are not written anew: %s", error)
+            log.warning("no new snapshot of the ledger states was written: %s", error)
             if snapshot_file_name(number) in self._disk.list():
                 await self._disk.delete(snapshot_file_name(number))
         self._device_bytes_at_last = written
 
     async def remove_old(self) -> None:
-        """A head that is durable names a newer one: the older ones go."""
+        """Remove snapshots that are older than the one in the current durable head."""
         named_snapshot = self._journal.head_snapshot
         if named_snapshot is None:
             return
