@@ -1,4 +1,6 @@
-"""Reading what a cold file says of itself: at a start, where no index says it, and for who looks for rot."""
+"""Read head, footer and trailer of a compacted file: at a start, and to rebuild the index or compact the
+file.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -14,16 +16,19 @@ from ..format.extent_map import ExtentLocation
 from .journal_replay import open_file
 
 SEARCH_BYTES = blocks.BLOCK_BYTES_MAX
-"""Read at once where records are looked for without a footer: more than any record."""
+"""Bytes that are read at once to find records without a footer: more than the longest record."""
 
 
 async def find_damage(
     disk: Disk, compacted: cb.CompactedFile, seed: int, bookie_id: str
 ) -> tuple[str, bool]:
-    """Why this is not the file that was listed, and whether nothing of it is left; ("", False): it is.
+    """Check the head and the trailer of a listed compacted file. Its records are not read.
 
-    Head and trailer are looked at, which are its ends, not the records. Raises `ForeignData`,
-    `UnsupportedFormat`.
+    Returns:
+        The reason why the file is damaged, empty if it is not, and whether the file has no usable content.
+    Raises:
+        ForeignData: Another bookie wrote the file.
+        UnsupportedFormat: A newer version wrote it.
     """
     name = cb.compacted_file_name(compacted.number)
     try:
@@ -49,7 +54,7 @@ async def find_damage(
 async def read_compacted_footer(
     disk: Disk, compacted: cb.CompactedFile, seed: int
 ) -> tuple[cb.CompactedExtent, ...] | None:
-    """The runs that a cold file was made of, dead ones too; None where its footer is not whole."""
+    """Return the extents in the footer of a compacted file, live or not; None if the footer is incomplete."""
     payloads = await read_compacted_payloads(disk, compacted, seed)
     if payloads is None:
         return None
@@ -67,7 +72,7 @@ async def read_compacted_footer(
 async def read_compacted_payloads(
     disk: Disk, compacted: cb.CompactedFile, seed: int
 ) -> list[memoryview] | None:
-    """As `read_compacted_footer`, the runs as they stand there."""
+    """Return the payloads of the footer blocks of a compacted file; None if the footer is incomplete."""
     name = cb.compacted_file_name(compacted.number)
     try:
         file = await open_file(disk, name)
@@ -105,12 +110,13 @@ async def read_compacted_payloads(
 async def scan_records(
     disk: Disk, compacted: cb.CompactedFile
 ) -> AsyncIterator[tuple[int, ExtentLocation]]:
-    """Each sound record of a cold file whose footer is not: (ledger, a run of one). Slow.
+    """Yield the valid records of a compacted file without a valid footer. Slow.
 
-    Records begin at multiples of 8 bytes; what lies between sound ones was given back, or is rotten.
+    Each is yielded as (ledger, extent of one entry). Records begin at multiples of 8 bytes. Bytes between
+    valid records were freed, or are corrupt.
 
-    Corrupt records are searched, too. A payload with the form of an entry record may be taken for one. All
-    ledgers are in the limbo state then. Searching only zeros would avoid this.
+    Corrupt bytes are searched as well. A payload with the form of an entry record could be taken for a record
+    there. All ledgers are in limbo state in this case. Searching only zeros would avoid this.
     """
     try:
         file = await open_file(disk, cb.compacted_file_name(compacted.number))
@@ -139,7 +145,7 @@ async def scan_records(
                     )
                     position += length
                 elif not is_last_chunk and len(view) - position < SEARCH_BYTES // 2:
-                    break  # it may go on in what was not read yet
+                    break  # the record may continue in bytes that were not read yet
                 elif not any(view[position : position + blocks.ALIGN]):
                     position += blocks.ALIGN
                 else:

@@ -1,13 +1,14 @@
-"""What a start believes of the journal it finds: blocks judged by sequence, never by bytes (H3).
+"""Read the journal at a start, and decide which blocks count, by their sequences and not by their bytes (H3).
 
-`scan_file` reads valid blocks; `decide` (pure) tells which of them count:
+`scan_file` reads the valid blocks. `decide` (pure) selects those that count:
 
-- a later start cuts off what an earlier one left after its own first sequence;
-- sequences named by a SKIP record do not count, and are not missed;
-- of the rest `runtime/blocks.judge` tells the torn tail (cut, with whatever is valid in it) from what was
-  synced and is gone (corruption: fence and limbo);
-- what counts and lies above the highest sequence known synced are *survivors*: they are copied into the
-  new file and synced before anything is served.
+- A later start drops the blocks of earlier starts from its own first sequence on.
+- Sequences in a SKIP record do not count, and are not missing.
+- For the rest, `classify_tail` of `runtime/disk/checksummed_blocks.py` separates the torn tail from missing
+  synced blocks. The tail is cut, including any valid blocks in it. Missing synced blocks are a corruption,
+  which leads to fences and the limbo state.
+- Blocks that count, and are above the highest sequence known to be synced, are the unsynced blocks. They are
+  copied into the new file and synced before the bookie serves.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ from ..format.index_format import IndexCheckpoint
 
 SCAN_BYTES = blocks.BLOCK_BYTES_MAX
 _MAGIC_OFFSET = 8
-"""Where the low byte of a block's magic lies, which is not zero."""
+"""The offset of the low byte of a block's magic number, which is not zero."""
 
 
 @dataclass(slots=True)
@@ -46,28 +47,28 @@ class ReplayedBlock:
 
 @dataclass(slots=True)
 class ReplayDecision:
-    """What counts, in order of sequence."""
+    """The blocks that count, in order of their sequence."""
 
     durable_blocks: list[ReplayedBlock]
     unsynced_blocks: list[ReplayedBlock]
     lost_ranges: list[tuple[int, int]]
-    """Sequences (inclusive) that were synced and are gone."""
+    """Sequences (inclusive) that were synced and are missing."""
     durable_to: int
     tail_from: int
-    """The first sequence that is free for the next start."""
+    """The first sequence that the next start may use."""
 
 
 @dataclass(slots=True)
 class FileScan:
-    """What a file holds."""
+    """The content of a file."""
 
     blocks: list[ReplayedBlock]
     is_blank: bool
-    """Nothing was ever written there: not even a block that is torn."""
+    """Nothing was ever written to the file, not even a torn block."""
 
 
 class ReplayedJournal:
-    """The journal as a start has replayed it: which blocks count, and in which files they lie."""
+    """The replayed journal: the blocks that count, and their files."""
 
     def __init__(
         self,
@@ -80,14 +81,14 @@ class ReplayedJournal:
         self.decision = decision
         self.sealed_files = sealed
         self.last_file_number = number
-        """The last file that counts; 0: none."""
+        """The last file with a block that counts; 0 if there is none."""
         self.last_file_end = end
         self.last_file_first_sequence = 0
         """The first sequence of that file."""
         self.start_count = start_count
 
     def remove_file(self, number: int) -> None:
-        """Nothing is left of this file."""
+        """Forget a file without any content."""
         self.sealed_files.pop(number, None)
         if number == self.last_file_number:
             self.last_file_first_sequence = 0
@@ -98,15 +99,14 @@ class ReplayedJournal:
         decision: ReplayDecision,
         checkpoint: IndexCheckpoint | None,
     ) -> None:
-        """Which sequences lie in which file, from the blocks that count."""
+        """Record the sequences of each file, from the blocks that count."""
         self.start_count = max((self.start_count, *(block.start_count for block in blocks_found)))
         sequences_by_file: dict[int, tuple[int, int]] = {}
         for block in (*decision.durable_blocks, *decision.unsynced_blocks):
             first, _ = sequences_by_file.get(block.file_number, (block.sequence, 0))
             sequences_by_file[block.file_number] = first, block.sequence
-            if (
-                block.file_number >= self.last_file_number
-            ):  # a file is sealed after the next one has begun
+            # A file is sealed after the next one has begun, so the numbers are not in order.
+            if block.file_number >= self.last_file_number:
                 self.last_file_number = block.file_number
                 self.last_file_end = block.offset + block.padded_length
         if checkpoint is not None and checkpoint.file_number:
@@ -132,7 +132,12 @@ OnUnreadable = Callable[[CorruptData], None]
 
 
 async def open_file(disk: Disk, name: str) -> File:
-    """A journal file. Raises `CorruptData` where it cannot be opened, `TooBusy` for a lack of descriptors."""
+    """Open a journal or compacted file.
+
+    Raises:
+        CorruptData: The file is missing, or cannot be opened.
+        TooBusy: No file descriptor is free.
+    """
     try:
         return await disk.open(name)
     except (FileNotFoundError, DiskFailed) as error:
@@ -149,11 +154,15 @@ async def scan_file(
     *,
     on_unreadable: OnUnreadable,
 ) -> FileScan:
-    """The valid blocks of a journal file from offset ``start`` on.
+    """Return the valid blocks of a journal file from offset ``start`` on.
 
-    ``on_unreadable`` is told of the file, or of each part of it, that cannot be read; what stood there is
-    not in the answer, and such a file is not blank. Raises `ForeignData` for a file of another bookie,
-    `UnsupportedFormat`, `CorruptData` where a block that is sound holds nonsense.
+    ``on_unreadable`` is called for the file, or for each part of it, that cannot be read. Blocks in such a
+    part are not returned, and the file is not blank.
+
+    Raises:
+        ForeignData: Another bookie wrote the file.
+        UnsupportedFormat: A newer version wrote it.
+        CorruptData: The content of a valid block is inconsistent.
     """
     try:
         file = await open_file(disk, name)
@@ -198,7 +207,7 @@ async def scan_file(
 async def read_block_at(
     disk: Disk, name: str, number: int, seed: int, bookie_id: str, offset: int
 ) -> ReplayedBlock | None:
-    """The block at ``offset``; None where there is no valid one, or the file cannot be read there.
+    """Return the block at ``offset``; None if no valid one is there, or if it cannot be read.
 
     Raises as `scan_file`.
     """
@@ -225,7 +234,7 @@ async def read_block_at(
 
 
 def decode_block(block: blocks.Block, name: str, bookie_id: str) -> ReplayedBlock:
-    """What a block says. Raises `CorruptData`, `ForeignData`, `UnsupportedFormat`."""
+    """Decode the content of a block. Raises `CorruptData`, `ForeignData`, `UnsupportedFormat`."""
     what = f"{name} offset {block.offset}"
     replayed = ReplayedBlock(
         block.kind,
@@ -254,15 +263,18 @@ def decode_block(block: blocks.Block, name: str, bookie_id: str) -> ReplayedBloc
 def decide(
     candidates: Iterable[ReplayedBlock], *, from_sequence: int, attested_sequence: int = 0
 ) -> ReplayDecision:
-    """Which of the blocks count (given in order of file and offset). All below were synced.
+    """Select the blocks that count.
 
-    ``witnessed`` is a sequence that others know to have been synced (0: they know of none).
+    Args:
+        candidates: The valid blocks, in order of file and offset.
+        from_sequence: All lower sequences were synced.
+        attested_sequence: A sequence that the metadata quorum has recorded as synced; 0 if there is none.
     """
     not_overwritten = _drop_overwritten_blocks(
         [block for block in candidates if block.sequence >= from_sequence]
     )
     tail = 1 << 63
-    # Blocks that are cut still bear witness: what they say was synced, was.
+    # A block in the cut tail does not count, but its statement about earlier syncs is true.
     durable_floor = max(
         (from_sequence - 1, attested_sequence, *(block.durable_to for block in not_overwritten))
     )
@@ -281,9 +293,7 @@ def decide(
             block.sequence < scan_result.tail_from for block in counted_blocks
         ):
             break
-        tail = (
-            scan_result.tail_from
-        )  # a SKIP in the cut tail excuses nothing: judge again without it
+        tail = scan_result.tail_from  # decide again without the SKIP records of the cut tail
     return ReplayDecision(
         [block for block in counted_blocks if block.sequence <= scan_result.durable_to],
         [block for block in counted_blocks if block.sequence > scan_result.durable_to],
@@ -294,7 +304,7 @@ def decide(
 
 
 def _drop_overwritten_blocks(candidates: Sequence[ReplayedBlock]) -> list[ReplayedBlock]:
-    """A start goes on after what it believed: its first sequence cuts what earlier ones left there."""
+    """Drop the blocks of each start from the first sequence of a later start on."""
     remaining: list[ReplayedBlock] = []
     lowest = 1 << 63
     start_count = -1
@@ -310,10 +320,10 @@ def _drop_overwritten_blocks(candidates: Sequence[ReplayedBlock]) -> list[Replay
 
 
 def exclude_tails(sealed_files: dict[int, tuple[int, int]], first: int, last: int) -> None:
-    """Sequences from ``first`` to ``last`` do not count where they lie: those that end a file are left out.
+    """Remove sequences ``first`` to ``last`` from the ends of files, because they do not count there.
 
-    Of survivors the copies count; where they were found only the cache may have them (H4), and a head that
-    was written before their copies were durable lists them.
+    The copies of unsynced blocks count. The originals may only be in the page cache (H4). A head that was
+    written before the copies were durable still lists them.
     """
     for number, (begin, end) in [*sealed_files.items()]:
         if first <= end <= last:
@@ -321,10 +331,10 @@ def exclude_tails(sealed_files: dict[int, tuple[int, int]], first: int, last: in
 
 
 def skipped_ranges(replayed_blocks: Iterable[ReplayedBlock]) -> list[tuple[int, int]]:
-    """Sequences that do not count and are not missed, as ranges with both ends inclusive.
+    """Return the sequences that do not count and are not missing, as ranges with both ends inclusive.
 
-    What SKIP records name; and what seals a file before, of which nothing is read here: where the file's
-    head stands, it says all that a footer is needed for as a proof.
+    These are the sequences in SKIP records, and those that seal the file before a head. The footer need not
+    be read here. It proves that the next file exists, and the head proves this as well.
     """
     ranges: list[tuple[int, int]] = []
     for block in replayed_blocks:
@@ -336,14 +346,14 @@ def skipped_ranges(replayed_blocks: Iterable[ReplayedBlock]) -> list[tuple[int, 
 
 
 def is_in_ranges(sequence: int, ranges: list[tuple[int, int]]) -> bool:
-    """Does one of the ranges hold the sequence?"""
+    """Whether one of the ranges contains the sequence."""
     return any(first <= sequence <= last for first, last in ranges)
 
 
 async def read_footer(
     disk: Disk, name: str, number: int, seed: int
 ) -> tuple[jb.Trailer, list[jb.JournalExtent]] | None:
-    """The runs of a sealed file from its footer, or None where there is no sound one."""
+    """Return the trailer and the extents of a sealed file from its footer; None without a valid one."""
     footer = await read_footer_payloads(disk, name, number, seed)
     if footer is None:
         return None
@@ -359,7 +369,7 @@ async def read_footer(
 async def read_footer_payloads(
     disk: Disk, name: str, number: int, seed: int
 ) -> tuple[jb.Trailer, list[memoryview]] | None:
-    """As `read_footer`, the runs as they stand there."""
+    """Return the trailer and the payloads of the footer blocks of a sealed file; None without a valid one."""
     try:
         file = await open_file(disk, name)
     except CorruptData:
@@ -401,7 +411,7 @@ async def _read_footer_block(
 
 
 async def read_records(disk: Disk, name: str, block: ReplayedBlock) -> bytes:
-    """The entry records of a block that was found valid before."""
+    """Return the entry records of a block that was valid when it was scanned."""
     file = await open_file(disk, name)
     try:
         return await file.read_in_worker(block.offset + blocks.HEADER_BYTES, block.records_length)

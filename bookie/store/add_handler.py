@@ -1,8 +1,7 @@
-"""Adds: which streams may, and how the records of an ADD frame are taken: verified, looked up, gathered,
-counted; all in one call.
+"""Verify the records of an ADD frame and put them into the journal buffer, in one synchronous call.
 
-The path that every entry goes: one loop over the records of a frame, one hash each, one copy for a stretch
-of consecutive ids; no await, nothing allocated per entry.
+Every entry takes this path: one loop over the records of a frame, one hash per record, and one copy per range
+of consecutive IDs. There is no await, and no allocation per entry.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +39,7 @@ from ..storage.journal_buffer import CommitBlock
 
 
 class AddHandler:
-    """The adds of one bookie, into its gather ring: who may add, and what is taken."""
+    """The adds of one bookie: checks the streams, and puts their records into the journal buffer."""
 
     def __init__(
         self,
@@ -51,7 +50,10 @@ class AddHandler:
         stats: Stats,
         on_corruption: Callable[[int, int, int], None],
     ) -> None:
-        """``on_rot`` gets entries (ledger, first, last) that do not read as they were written."""
+        """Create the handler.
+
+        ``on_corruption`` receives entries (ledger, first, last) whose stored records are corrupt.
+        """
         self._ring = storage.buffer
         self._journal = storage.journal
         self._group_commit = group_commit
@@ -68,13 +70,13 @@ class AddHandler:
         self._lookup: Callable[[int, OnStatus], None] | None = None
 
     def subscribe(self, on_ledger_created: Callable[[int], None]) -> None:
-        """Call ``on_ledger_created`` with the id of each ledger that an add makes known here (H21)."""
+        """Call ``on_ledger_created`` with the ID of each ledger that an add makes known here (H21)."""
         self._ledger_listeners.append(on_ledger_created)
 
     def set_lookup(self, lookup: Callable[[int, OnStatus], None]) -> None:
-        """From now on ask the metadata, by ``look_up``, for ledgers that are not known here (H89).
+        """Set the query of the metadata for ledgers that are unknown here (H89).
 
-        Until then adds to a ledger whose tombstone may have ended are refused.
+        Before this call, adds to an unknown ledger whose tombstone may have been removed are refused.
         """
         self._lookup = lookup
 
@@ -90,7 +92,18 @@ class AddHandler:
         recovery: bool,
         fragment_epoch: int,
     ) -> IncomingStream:
-        """Adds of one connection to a ledger begin. A key that is not the ledger's refuses the stream."""
+        """Open an add stream of a connection to a ledger.
+
+        With a wrong key, or while the ledger's copy is being dropped, the stream is refused at once.
+
+        Args:
+            owner: The connection.
+            number: The stream's number on the connection.
+            ledger_id: The ledger.
+            key: The key that was presented, or `NO_KEY`.
+            recovery: Whether the stream adds for a recovery or a repair, which may add to fenced ledgers.
+            fragment_epoch: The epoch of the fragment, as the client sent it.
+        """
         ledger = self._ledgers.get_or_make(ledger_id)
         stream = IncomingStream(number, ledger, recovery, fragment_epoch, owner)
         ledger.stream_count += 1
@@ -99,24 +112,25 @@ class AddHandler:
         except WrongLedgerKey as error:
             self.refuse(stream, error)
         else:
-            if ledger.removing:  # what it stored when the copy is gone would be a stub's
+            if ledger.removing:  # an entry that is added after the removal would belong to a stub
                 self.refuse(stream, _removing_refusal(ledger))
             elif recovery and ledger.flags & jb.DROPPED:
-                self._ledgers.set_flags(
-                    ledger, ledger.flags & ~jb.DROPPED
-                )  # it comes back: in limbo, until all of it is here
+                # The ledger is stored here again, and is in limbo state until it is complete.
+                self._ledgers.set_flags(ledger, ledger.flags & ~jb.DROPPED)
                 self._group_commit.write_state(ledger, _no_op)
         return stream
 
     def close_stream(self, stream: IncomingStream) -> None:
-        """The stream is over; what it gathered stays."""
+        """Close a stream. Its records in the journal buffer remain."""
         stream.refused, stream.accepting = True, False
         self._discard_deferred(stream)
         stream.ledger.stream_count -= 1
         self._ledgers.release_if_unused(stream.ledger)
 
     def refusal(self, stream: IncomingStream) -> DistributedLogError | None:
-        """Why a stream takes no more records, by the state of its ledger and this bookie."""
+        """Return the error with which the stream must be refused, by the state of its ledger and this bookie;
+        or None.
+        """
         ledger = stream.ledger
         if ledger.flags:
             if ledger.flags & jb.DELETED:
@@ -135,7 +149,7 @@ class AddHandler:
         return None
 
     def refuse(self, stream: IncomingStream, error: DistributedLogError) -> None:
-        """Poison a stream: its owner is told once, nothing more of it is taken (H1)."""
+        """Refuse a stream: notify its owner once, and accept no more records of it (H1)."""
         if not stream.refused:
             stream.refused, stream.accepting = True, False
             self._discard_deferred(stream)
@@ -143,10 +157,10 @@ class AddHandler:
             stream.owner.on_refused(stream, error, stream.taken)
 
     def _record_new_ledger(self, stream: IncomingStream, block: CommitBlock) -> None:
-        """The first record of a ledger is about to be gathered: its key goes into the same block.
+        """Put the state of a new ledger, with its key, into the block of its first record.
 
-        The copy of a recovery or a repair brings the fence along: whoever copies, the writer is past, and a
-        fence that was here once may have gone with an earlier copy (H95).
+        A copy by a recovery or a repair is stored with the fence. The ledger's writer has ended by then, and
+        an earlier fence here may have been dropped with an earlier copy (H95).
         """
         ledger = stream.ledger
         flags = jb.FENCED if stream.recovery else 0
@@ -160,23 +174,23 @@ class AddHandler:
         self.notify_ledger_created(ledger)
 
     def _write_state(self, ledger: Ledger, block: CommitBlock) -> None:
-        """Before the first record that relies on it."""
+        """Write the state into the same block, before the first record that relies on it."""
         block.control_records.append(ledger.state_record())
         ledger.is_journaled = True
 
     def notify_ledger_created(self, ledger: Ledger) -> None:
-        """Somebody asks whether there is such a ledger."""
+        """Notify the subscribers, which check whether the ledger exists."""
         for on_ledger_created in self._ledger_listeners:
             on_ledger_created(ledger.id)
 
-    # --- adds that wait for a look-up -------------------------------------------------------------
+    # --- adds that wait for a lookup --------------------------------------------------------------
 
     def _must_be_looked_up(self, stream: IncomingStream) -> bool:
-        """May its ledger, not known here, have been deleted, or fenced and moved away?"""
+        """Whether its unknown ledger may have been deleted, or fenced and moved away."""
         return stream.ledger.id < self._ledgers.must_verify_below and not stream.lookup_passed
 
     def _defer(self, stream: IncomingStream, body: memoryview) -> None:
-        """Nothing of the stream is acknowledged before the metadata was asked; other streams go on."""
+        """Keep the records of a stream until the metadata was queried. Other streams continue."""
         stats, is_first_deferred = self._stats, stream.accepting
         if self._lookup is None or stats.deferred_bytes + len(body) > self._deferred_bytes_max:
             self.refuse(stream, _lookup_unavailable(stream.ledger))
@@ -188,7 +202,9 @@ class AddHandler:
             self._lookup(stream.ledger.id, partial(self._on_lookup_done, stream))
 
     def _on_lookup_done(self, stream: IncomingStream, status: LedgerStatus | None) -> None:
-        """Take what waited, or refuse it. The ledger's flags are looked at after this, by `take` (H95)."""
+        """Add the deferred records or refuse the stream. `take` checks the flags of the ledger after this
+        (H95).
+        """
         if stream.refused:
             return
         ledger = stream.ledger
@@ -205,7 +221,7 @@ class AddHandler:
             self._add_deferred(stream)
 
     def _add_deferred(self, stream: IncomingStream) -> None:
-        """In order; what finds no room comes again."""
+        """Add the deferred records in order, and the rest when there is space again."""
         if stream.refused:
             return
         stream.accepting = True
@@ -226,12 +242,14 @@ class AddHandler:
     # --- records ----------------------------------------------------------------------------------
 
     def take(self, stream: IncomingStream, body: memoryview, resume: Callable[[], None]) -> int:
-        """Verify and gather the records of one ADD frame; return how many bytes of it were taken.
+        """Verify the records of one ADD frame and put them into the journal buffer.
 
-        Fewer than all: the ring is full or the device must be asked. The rest is to be offered again,
-        before anything else of the connection, when ``resume`` is called. A refusal takes everything.
-        What was gathered is committed when `GroupCommit.commit_adds` is told, of all frames of a receive at
-        once.
+        The commit is left to `GroupCommit.commit_adds`, which is called for all frames of a receive at once.
+
+        Returns:
+            The accepted bytes of the frame. If they are fewer than all, the ring is full or the device must
+            be read. The caller passes the rest again when ``resume`` is called, before any other frame of the
+            connection. A refusal accepts all bytes.
         """
         size_bytes = len(body)
         if stream.refused:
@@ -312,7 +330,9 @@ class AddHandler:
                         error = digest_error
                         break
                     if stored_digest is None:
-                        size_bytes = position  # the rest comes again when the device has answered
+                        size_bytes = (
+                            position  # the caller repeats the rest after the device was read
+                        )
                         break
                     if stored_digest >= 0:
                         if stored_digest != digest:
@@ -356,19 +376,27 @@ class AddHandler:
         buffer: memoryview,
         offset: int,
     ) -> tuple[int, int, int] | None:
-        """Gather records that lie back to back from ``at`` on, each of a stream of its own, while there is
-        nothing to decide. ``items``: the stream's number and the bytes of each.
+        """Put contiguous records, each of a different stream, into the journal buffer.
 
-        That is each entry of a thousand busy logs: one loop and one copy for all of a frame. Returned is the
-        first that `take` is to decide, the number of its stream and where it lies, taken from ``items``;
-        None: all were gathered. As `take`, it leaves the commit to `GroupCommit.commit_adds`.
+        It stops at the first record that needs a decision. With a thousand busy logs, this is the path of
+        every entry: one loop and one copy for a frame. As for `take`, the commit is left to
+        `GroupCommit.commit_adds`.
+
+        Args:
+            streams: The streams of the connection by number.
+            items: The stream number and the bytes of each record.
+            buffer: The frame.
+            offset: The offset of the first record in ``buffer``.
+        Returns:
+            The stream number, start and end of the first record that `take` must handle. It has been consumed
+            from ``items``. None if all records were added.
         """
         ring = self._ring
         block: CommitBlock | None = None
         start_offset = offset
         copied_bytes = position = block_limit = payload_total = count = 0
         last_ledger_id = -1
-        if self._space.read_only:  # whatever is short, it is that
+        if self._space.read_only:  # this covers every shortage of space
             streams = {}
         try:
             for number, size_bytes in items:
@@ -376,7 +404,7 @@ class AddHandler:
                 if stream is None or not stream.accepting or size_bytes < _HEADER_BYTES:
                     return number, offset, record_end
                 ledger = stream.ledger
-                if ledger.flags or not ledger.is_journaled:  # if it is, it is stored, too
+                if ledger.flags or not ledger.is_journaled:  # a journaled ledger is also known
                     return number, offset, record_end
                 digest, length, payload_bytes, version, _, _, record_ledger_id, entry, _, lac = (
                     _unpack_header(buffer, offset)
@@ -401,13 +429,15 @@ class AddHandler:
                     acks, lacs = block.acks, block.highest_lacs
                     if pending_extents:
                         last_ledger_id = pending_extents[-1].ledger.id
-                copied_bytes += size_bytes  # from here on it is copied, whatever happens
+                copied_bytes += (
+                    size_bytes  # from here on, the record is copied even after an exception
+                )
                 if record_ledger_id != last_ledger_id or not _extend_if_contiguous(
                     pending_extents[-1], entry, position, size_bytes
                 ):
                     pending_extent = PendingExtent(ledger, entry, 1, view, position, size_bytes)
                     pending_extents.append(pending_extent)
-                    ledger.pending_extents.append(pending_extent)  # in order: it is above the top
+                    ledger.pending_extents.append(pending_extent)  # in order: the ID is the highest
                     last_ledger_id = record_ledger_id
                 ledger.last_added_entry = entry
                 stream.taken = acks[stream] = stream.taken + 1
@@ -450,10 +480,13 @@ class AddHandler:
     def _stored_digest(
         self, stream: IncomingStream, entry: int, resume: Callable[[], None]
     ) -> int | None:
-        """The digest that is stored for ``entry``; -1: it is not here; None: ask again at ``resume``.
+        """Return the digest that is stored for ``entry``.
 
-        Raises `CorruptData` where what is stored is damaged: it confirms nothing, and the copy that is
-        offered is refused with it, so that another bookie is asked.
+        Returns:
+            -1 if the entry is not stored. None if the device must be read; ``resume`` is called afterwards.
+        Raises:
+            CorruptData: The stored record is corrupt, so it confirms nothing. The stream is refused, so that
+                the client uses another bookie.
         """
         ledger = stream.ledger
         pending_extent = ledger.find_pending(entry)
@@ -499,7 +532,7 @@ class AddHandler:
 def _extend_if_contiguous(
     last: PendingExtent, first: int, position: int, length: int, count: int = 1
 ) -> bool:
-    """Is what follows, of the same ledger, one run with the last one? It is from now on."""
+    """Extend the last extent by records of the same ledger; return False if they are not contiguous."""
     if (
         last.first + last.count == first
         and last.position + last.length == position
@@ -511,7 +544,7 @@ def _extend_if_contiguous(
     return False
 
 
-# Of `add_single_entries`, which looks at each entry of a thousand logs.
+# For `add_single_entries`, which runs for each entry of a thousand logs.
 _unpack_header, _HEADER_BYTES = entries.HEADER.unpack_from, entries.HEADER_BYTES
 _digest_of = xxhash.xxh3_64_intdigest
 _VERSION, _ENTRY_ID_MAX = entries.VERSION, entries.ENTRY_ID_MAX
@@ -522,20 +555,24 @@ def _mark_fence_durable(ledger: Ledger) -> None:
 
 
 def _lookup_unavailable(ledger: Ledger) -> DistributedLogError:
-    """Unknown is not "no": the writer comes again."""
-    return TooBusy(f"ledger {ledger.id} is not known here, and the metadata cannot be asked now")
+    """Return a temporary error, because an unknown state proves nothing. The writer retries."""
+    return TooBusy(f"ledger {ledger.id} is not known here, and the metadata cannot be queried now")
 
 
 def _no_op() -> None:
-    """Nobody waits for it."""
+    """No action is needed when the state is durable."""
 
 
 def _removing_refusal(ledger: Ledger) -> TooBusy:
-    return TooBusy(f"ledger {ledger.id}: a copy that nobody wanted is being dropped")
+    return TooBusy(f"ledger {ledger.id}: an unneeded copy is being dropped")
 
 
 def _limbo_refusal(ledger: Ledger) -> DistributedLogError:
-    """No fence is known: the writer goes on without this bookie, where one that knows ends it."""
+    """Return the error for a ledger whose fence may be lost.
+
+    The writer continues without this bookie. If the ledger was fenced, another bookie with the fence refuses
+    it.
+    """
     return LedgerStateUnknown(
-        f"ledger {ledger.id}: this bookie lost data and may have been told to fence it (limbo)"
+        f"ledger {ledger.id}: this bookie lost data and may have lost a fence of the ledger (limbo)"
     )

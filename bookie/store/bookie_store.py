@@ -1,14 +1,14 @@
-"""What a bookie promises: add once, refuse after a fence, read what was acknowledged.
+"""The guarantees of a bookie: add once, refuse adds after a fence, read acknowledged entries, report the LAC.
 
-- An add is acknowledged when the block that holds it is synced, in the order its stream sent it (H1).
-- The fence is checked and the add gathered without an await between them; a fence is answered when it is
-  durable, also for a ledger never heard of (inv. 11, 12). Recovery adds pass on fenced ledgers.
-- An id that is here already is not written again: equal digests join the next commit, other bytes are
-  refused.
-- A ledger of which something may have been lost is in limbo and gives no negative answer (inv. 22).
+- An add is acknowledged when the block that contains it is synced, in the order of its stream (H1).
+- The check of the fence and the add are one step without an await. A fence is answered when it is durable,
+  also for an unknown ledger (inv. 11, 12). Recovery adds are accepted on fenced ledgers.
+- An entry that is already stored is not written again. With an equal digest it is acknowledged by the next
+  commit, and with other bytes it is refused.
+- A ledger of which entries or a fence may be lost is in limbo state, and gives no negative answers (inv. 22).
 
-All methods but `run`, `checkpoint` and `delete_ledger` are synchronous; callbacks come after the
-sync that covers what was asked.
+All methods but `run` and the `async` ones are synchronous. Their callbacks follow the sync that makes the
+request durable.
 """
 
 from collections import deque
@@ -52,16 +52,19 @@ from .add_handler import AddHandler
 
 MONITOR_S = 0.25
 LAG_SAMPLES = 240
-"""A minute of them: the gauge of how late the loop runs is the worst of these."""
+"""The samples of one minute. The gauge of the event loop's delay is their maximum."""
 
 OnFenced = Callable[[Ledger, DistributedLogError | None], None]
 
 
 class BookieStore:
-    """One bookie's ledgers, journal and index. Made by `opening.open_store`; serves while `run` runs."""
+    """The ledgers, journal and index of one bookie. Created by `open_store`; serves while `run` runs."""
 
     def __init__(self, storage: BookieStorage, *, loss_reason: str, failures: WorkFailures) -> None:
-        """``lost``: why synced data may be lost, in words; empty if none is."""
+        """Create the parts of the store.
+
+        ``loss_reason`` is a text about synced data that may be lost, or empty.
+        """
         self._storage = storage
         self._disk = storage.disk
         self._journal = storage.journal
@@ -72,7 +75,7 @@ class BookieStore:
         self.space = storage.space
         self.space.subscribe(self._on_space_changed)
         self.space_changed = trio.Event()
-        """Set when it begins or ends to be read-only, and another one is made."""
+        """Set when the bookie becomes read-only or writable, and then replaced by a new event."""
         self.options = options = storage.options
         self.bookie_id = storage.bookie_id
         health = BookieHealth(failures)
@@ -113,9 +116,13 @@ class BookieStore:
     # --- running ----------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Commit, checkpoint and read until cancelled. Raises what ends the node (`DiskFailed`).
+        """Commit, checkpoint and read until cancelled.
 
-        Whatever the journal's tasks raise ends it. An unexpected exception of the others is contained.
+        An exception in a task of the journal ends the node. An unexpected exception in another task is
+        contained.
+
+        Raises:
+            DiskFailed: A write or sync failed.
         """
         self.space.check()
         keep_running = self.failures.keep_running
@@ -147,7 +154,7 @@ class BookieStore:
             self.close()
 
     async def _monitor_disk(self) -> None:
-        """Look at free space, at how late the loop runs, and at whether the index was found damaged."""
+        """Check free space, the delay of the event loop, and whether the index was found damaged."""
         lag_ms: deque[float] = deque(maxlen=LAG_SAMPLES)
         while True:
             slept_at = trio.current_time()
@@ -164,7 +171,7 @@ class BookieStore:
             self._journal.check_idle()
 
     def close(self) -> None:
-        """Close files and the index, as they are. `run` does it at its end."""
+        """Close the files and the index without a checkpoint. `run` calls this at its end."""
         self._storage.close()
 
     def _on_space_changed(self) -> None:
@@ -174,7 +181,7 @@ class BookieStore:
     # --- fences, LACs, deletion -------------------------------------------------------------------
 
     def fence(self, ledger_id: int, key: bytes, on_fenced: OnFenced) -> None:
-        """Refuse normal adds from now on; ``done`` is called when that is durable (inv. 11, 12)."""
+        """Refuse normal adds from now on; ``on_fenced`` is called when the fence is durable (inv. 11, 12)."""
         ledger = self.ledgers.get_or_make(ledger_id)
         try:
             ledger.check_key(key)
@@ -184,7 +191,7 @@ class BookieStore:
             on_fenced(ledger, error)
             self.ledgers.release_if_unused(ledger)
             return
-        if not ledger.is_journaled:  # the index may be lost, and is not to be all that knows it
+        if not ledger.is_journaled:  # the index may be lost, so the journal must contain the fence
             ledger.fence_durable = False
         if ledger.fence_durable:
             on_fenced(ledger, None)
@@ -216,21 +223,21 @@ class BookieStore:
             was_known = ledger.is_known
             self.ledgers.set_flags(ledger, flags)
             if not was_known and ledger.id < self.ledgers.must_verify_below:
-                self.add_handler.notify_ledger_created(
-                    ledger
-                )  # it may be one of those that were deleted
-        # Asked again before it is durable: written again, for the first record may still wait for room.
+                self.add_handler.notify_ledger_created(ledger)  # the ledger may have been deleted
+        # A repeated request is written again, because the first record may still wait for space.
         self.group_commit.write_state(ledger, durable)
 
     def write_lac(self, stream: IncomingStream, lac: int) -> None:
-        """As `write_lacs`, of one stream."""
+        """Publish an explicit LAC of one stream, as `write_lacs`."""
         self.write_lacs({0: stream}, ((0, lac),))
 
     def write_lacs(
         self, streams: Mapping[int, IncomingStream], lacs: Iterable[tuple[int, int]]
     ) -> None:
-        """The writers say what is confirmed, each by the number of its stream; see
-        `GroupCommit.publish_lacs`."""
+        """Publish explicit LACs by stream number; see `GroupCommit.publish_lacs`.
+
+        LACs of unknown or refused streams, and of ledgers that are fenced or in limbo state, are ignored.
+        """
         updated_lacs: dict[Ledger, int] = {}
         for number, lac in lacs:
             stream = streams.get(number)
@@ -244,9 +251,10 @@ class BookieStore:
             self.group_commit.publish_lacs(updated_lacs)
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Forget the ledger for good: a durable tombstone, then its runs go. Call on proof only (inv. 27).
+        """Write a durable tombstone for a ledger; its extents are removed later.
 
-        Raises nothing for a ledger that is not known: the tombstone is written all the same.
+        Call this only after proof of the deletion (inv. 27). The tombstone is also written for an unknown
+        ledger.
         """
         ledger = self.ledgers.get_or_make(ledger_id)
         self.ledgers.set_flags(ledger, ledger.flags | jb.DELETED)
@@ -262,20 +270,21 @@ class BookieStore:
         await deleted.wait()
 
     async def drop_tombstones(self, below: int) -> None:
-        """Tombstones of ledgers with ids below ``below`` are not needed any more: they go. Durable.
+        """Remove the tombstones of ledgers with IDs below ``below``, which are no longer needed.
 
-        From now on an add that would make such a ledger known waits until the metadata was asked (H89). The
-        bound never moves back. To be called with what the cluster's next ledger id was some time ago: the
-        more of the ids below it are in use already, the fewer first adds wait.
+        Afterwards, an add that would make such a ledger known waits for a query of the metadata (H89). This
+        bound is durable when the method returns, and never decreases. ``below`` should be the cluster's next
+        ledger ID of some time ago. Most ledgers below it are then already known here, so few first adds have
+        to wait.
         """
         await self.limbo.require_lookup_below(below)
         self._index.request_tombstone_scan()
 
     async def checkpoint(self) -> None:
-        """Write the index as it stands, so that a start has little to replay. Raises `DiskFull`."""
+        """Write a checkpoint of the index, so that a start has little to replay. Raises `DiskFull`."""
         await self.checkpointer.checkpoint()
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------
 
     def collect(
         self,
@@ -285,7 +294,7 @@ class BookieStore:
         bytes_max: int,
         extent: LoadedExtent | None = None,
     ) -> CollectedEntries:
-        """See `EntryReader.collect`."""
+        """Collect entries for a reply; see `EntryReader.collect`. Records corruption that it finds."""
         try:
             return self.reader.collect(ledger, first, last, bytes_max, extent)
         except IndexDamaged as error:
@@ -297,7 +306,9 @@ class BookieStore:
     def on_corruption(
         self, error: DistributedLogError, ledger_id: int, first: int, last: int
     ) -> None:
-        """A read of these ids met a file that is gone or unreadable, or other bytes than were written."""
+        """Record that entries ``first`` to ``last`` could not be read, because a file is missing
+        or corrupt.
+        """
         self.corruption_tracker.record(ledger_id, first, last)
         self.stats.damaged_reads += 1
         self.conditions.set(
@@ -307,7 +318,11 @@ class BookieStore:
     def add_long_poll(
         self, make_poll: Callable[[Ledger], LongPoll], ledger_id: int, key: bytes
     ) -> None:
-        """Park a long poll, or answer it at once. Raises as `look_up`, but waits on unknown ledgers."""
+        """Add a long poll, or answer it at once. The ledger may be unknown.
+
+        Raises:
+            DistributedLogError: The ledger was deleted, the key is wrong, or there are too many long polls.
+        """
         ledger = self.ledgers.get_or_make(ledger_id)
         if ledger.is_known:
             self.ledgers.get_known(ledger_id, key)
@@ -328,7 +343,7 @@ class BookieStore:
     def ranges(
         self, ledger: Ledger, start: int, extents_max: int
     ) -> tuple[list[tuple[int, int]], int]:
-        """Stretches of ids that are durable here; see `Index.ranges`."""
+        """Return ranges of IDs that are durable here; see `Index.ranges`."""
         try:
             return self._index.ranges(ledger, start, extents_max)
         except IndexDamaged as error:
@@ -336,16 +351,18 @@ class BookieStore:
 
     @property
     def durable_to(self) -> int:
-        """The sequence of the last block that is known synced: a start that finds less has lost something."""
+        """The sequence of the last block that is known to be synced. A start that finds less has
+        lost data.
+        """
         return self._journal.durable_to
 
     @property
     def stored_bytes(self) -> int:
-        """What all its journal and cold files take of the device."""
+        """The bytes that all journal and compacted files occupy on the device."""
         return self._journal.stored_bytes
 
     def info(self) -> dict[str, object]:
-        """Counters and gauges, for `Op.INFO`; the health page takes state and conditions alone."""
+        """Return counters and gauges for `Op.INFO`. The health page uses only state and conditions."""
         journal, counters, stats = self._journal, self._journal.counters, self.stats
         values: dict[str, object] = {name: getattr(stats, name) for name in stats.__slots__}
         values |= {
@@ -388,7 +405,7 @@ class BookieStore:
         return values
 
     def health_conditions(self) -> tuple[HealthCondition, ...]:
-        """Return the bookie's conditions. They cost no reads: damage is known after a read found it."""
+        """Return the bookie's conditions, without reads: damage is reported after a read found it."""
         limbo = self.limbo.condition()
         return limited(
             worst_first(
