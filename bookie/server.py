@@ -25,7 +25,8 @@ from .store.bookie_store import BookieStore
 
 CHECKED_LEDGERS_MAX = 500
 CHECK_GATHER_S = 0.5
-"""New ledgers of logs that open together are checked in one query. No request waits for the result."""
+"""New ledgers of logs that open at the same time are checked in one query. No request waits for
+the result."""
 CHECK_RETRY_S = 1.0
 
 FindMissingLedgers = Callable[[Sequence[int]], Awaitable[Collection[int]]]
@@ -53,10 +54,10 @@ async def serve_bookie_protocol(
         gate: Authorizes requests. By default, only the stored keys of ledgers are checked.
         missing_ledgers: A linearizable query of the metadata. A ledger that an add creates here and that does
             not exist in the metadata is removed again (H21). By default, there is no such check.
-        standings: A linearizable query of the states of ledgers, made before an add creates a ledger whose
-            tombstone may have ended (H89). By default, there is no such query.
-        registered: Whether the bookie is registered in the metadata now.
-        also: More values of the node for `Op.INFO`.
+        ledger_statuses: A linearizable query of the statuses of ledgers, made before an add creates a ledger
+            whose tombstone may have been removed (H89). By default, there is no such query.
+        is_registered: Whether the bookie is registered in the metadata now.
+        node_info: Returns more values of the node for `Op.INFO`.
         task_status: Reports that serving starts.
     """
     async with trio.open_nursery() as nursery:
@@ -74,7 +75,7 @@ async def serve_bookie_protocol(
             }
 
         keep_running = store.failures.keep_running
-        nursery.start_soon(keep_running, "the turns of reads", read_scheduler.run)
+        nursery.start_soon(keep_running, "serving reads", read_scheduler.run)
         if missing_ledgers is not None:
             ledger_checks = NewLedgerCheck(store, missing_ledgers)
             nursery.start_soon(keep_running, "the check of new ledgers", ledger_checks.run)

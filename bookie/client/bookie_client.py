@@ -1,7 +1,7 @@
-"""One connection to one bookie, typed. Adds go over streams: nothing is awaited for them.
+"""The client end of a connection to one bookie. Adds use streams, without an await per add.
 
-Acks count a stream's records in sending order (H1); its owner keeps what it sent in a queue and pops that
-many. Refusals and broken connections are told once, at once.
+Acks count the records of a stream in sending order (H1). The owner of a stream keeps sent records in a queue,
+and removes as many as were acknowledged. A refusal or a lost connection is reported once, at once.
 """
 
 import contextlib
@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FenceResponse:
-    """The answer to FENCE or READ_LAC. ``last_entry`` -1: none; ``known``: not in limbo."""
+    """The answer to FENCE or READ_LAC.
+
+    ``last_entry`` is -1 for none, and ``known`` means that the ledger is not in limbo state.
+    """
 
     lac: int
     last_entry: int
@@ -40,10 +43,11 @@ class FenceResponse:
 
 @dataclass(frozen=True, slots=True)
 class ReadResponse:
-    """The answer to READ. ``body`` is the receiver's own memory: records ascending, unverified.
+    """The answer to READ.
 
-    Of the asked ids up to ``complete_to`` all that the bookie has are in ``body``; those that are not are
-    absent there if ``known``, else nothing is known of them (H9). Use ``entry.records(body)``.
+    ``body`` has the records in ascending order, unverified, in memory of the receiver. It has all requested
+    entries up to ``complete_to`` that the bookie stores. If ``known``, the others are proven to be absent
+    there. Otherwise nothing is known of them (H9). `entry.records` decodes ``body``.
     """
 
     complete_to: int
@@ -54,7 +58,7 @@ class ReadResponse:
 
 @dataclass(frozen=True, slots=True)
 class LongPollResponse:
-    """The answer to WAIT_LAC; ``body`` as in `ReadResponse`, from the previous LAC + 1 on."""
+    """The answer to WAIT_LAC. ``body`` is as in `ReadResponse`, from the previous LAC + 1 on."""
 
     lac: int
     fenced: bool
@@ -63,29 +67,29 @@ class LongPollResponse:
 
 @dataclass(frozen=True, slots=True)
 class EntryList:
-    """What a bookie holds of a ledger: stretches (first, count). ``known``: that is all it ever had."""
+    """The ranges (first, count) of a ledger that a bookie stores. ``known``: the bookie has lost none."""
 
     ranges: list[tuple[int, int]]
     known: bool
 
 
 SHARED_ENTRY_BYTES_MAX = 16 * 1024
-"""Larger entries are frames of their own: their bytes need not be joined with others'."""
+"""Larger entries are sent in their own frames, which saves the copy into a joint one."""
 SHARED_BYTES_MAX = 256 * 1024
-"""Of a frame of shared adds: about as large as a full entry."""
+"""The maximum size of a frame of shared adds: about that of a full entry."""
 
 
 def _no_op() -> None:
-    """Where nothing is told."""
+    """Ignore the progress."""
 
 
 def raise_error(error: Exception) -> None:
-    """Where nobody else is told what broke: it ends the connection."""
+    """Raise the error, which ends the connection. This is the default for streams without a handler."""
     raise error
 
 
 class AddStream:
-    """Adds to one ledger over one connection, acked by count in sending order. See `open_stream`."""
+    """Adds to one ledger over one connection, acknowledged by count. See `BookieClient.open_stream`."""
 
     __slots__ = (
         "_link",
@@ -113,7 +117,7 @@ class AddStream:
         on_broken: Callable[[Exception], None],
     ) -> None:
         self.client = client
-        """Its connection."""
+        """The connection."""
         self._link = client.link
         self._open_request = open_request
         self.on_acked = on_acked
@@ -122,27 +126,29 @@ class AddStream:
         self._on_refused = on_refused
         self.stream_number = stream_number
         self.sent_count = 0
-        """Records handed to `send`."""
+        """Records that were passed to `send`."""
         self.acked_count = 0
-        """Records known to be durable there: the first so many of those sent."""
+        """Records that are durable on the bookie: the first ones of those sent."""
         self.has_lac_waiters = False
-        """Did somebody wait for the ledger's LAC there, when last it was acked?"""
+        """Whether a long poll waited for the ledger's LAC on the bookie at the last ack."""
         self.refusal: DistributedLogError | None = None
 
     def send(self, record: Buffer) -> None:
-        """Queue one record; it is kept by reference. Silently dropped once the stream was refused."""
+        """Queue one record without a copy. Records of a refused stream are dropped silently."""
         if self.refusal is None:
             if self.client.pending_shared:
-                self.client.send_gathered()  # some of it may be this stream's
+                self.client.send_gathered()  # may contain earlier records of this stream
             self.sent_count += 1
-            # As `envelope`, without its call: this is done for each entry and replica.
+            # As `envelope`, without the call, because this runs for each entry and replica.
             size = ENVELOPE_BYTES + len(record)
             self._link.send(ENVELOPE.pack(size, Op.ADD, 0, 0, self.stream_number, 0, 0), record)
 
     def shared_sender(self, streams: Sequence[object]) -> Callable[[Buffer], bool] | None:
-        """What sends a record on all these streams of one ledger, with the records of other ledgers.
+        """Return a function that sends a record on these streams of one ledger, or None.
 
-        It answers false where there is nothing to share, and nothing was sent; None: there never is.
+        It sends the record in a joint frame with records of other ledgers. If it returns False, it sent
+        nothing, and the caller must use `send`. None is returned if joint frames are never possible for these
+        streams.
         """
         add_streams = [
             stream
@@ -155,9 +161,8 @@ class AddStream:
         ):
             return None
         for stream in add_streams:
-            if (
-                stream.client.pending_shared
-            ):  # some of it may be these streams', with other connections
+            # Pending joint frames, also with other connections, may contain records of these streams.
+            if stream.client.pending_shared:
                 stream.client.send_gathered()
         shared, add_streams = _shared_adds_of(add_streams)
         return partial(
@@ -165,7 +170,7 @@ class AddStream:
         )
 
     def shared_lac_sender(self, streams: Sequence[object]) -> Callable[[int], bool] | None:
-        """As `shared_sender`, of LACs."""
+        """Return a function as `shared_sender` does, for LACs."""
         add_streams = [
             stream
             for stream in streams
@@ -177,9 +182,9 @@ class AddStream:
         return partial(shared.add_lac, tuple([stream.stream_number for stream in add_streams]))
 
     def send_lac(self, lac: int) -> None:
-        """Publish what is confirmed, when no add follows that would carry it (H24).
+        """Publish the LAC if no add follows that would contain it (H24).
 
-        At once on an idle connection; else all of a turn are one frame.
+        On an idle connection it is sent at once. Otherwise one frame has all LACs of an event-loop iteration.
         """
         if self.refusal is None:
             client = self.client
@@ -189,10 +194,10 @@ class AddStream:
                 self._link.send(m.lac_frame(self.stream_number, lac))
 
     def call_when_processed(self, on_processed: Callable[[], None], timeout_s: float) -> None:
-        """Call ``done`` once the bookie has processed everything that was sent on the connection so far.
+        """Call ``on_processed`` once the bookie has processed all frames sent so far.
 
-        A bookie handles the frames of a connection in order, so the answer to a request that needs no ledger
-        shows it. ``done`` is never called if the connection ends first.
+        A bookie handles the frames of a connection in order, so the answer to a request without a ledger
+        proves this. ``on_processed`` is not called if the connection ends first.
         """
         self.client.send_gathered()
 
@@ -204,10 +209,10 @@ class AddStream:
             self._link.start_repeated_request(Op.INFO, timeout_s=timeout_s, on_reply=on_reply)
 
     def close(self) -> None:
-        """No more acks and refusals are told; the bookie forgets the stream. Idempotent."""
+        """Close the stream. Later acks and refusals are not reported. Idempotent."""
         if self.client.streams.pop(self.stream_number, None) is None:
             return
-        self.client.send_gathered()  # what was given to the stream goes before its end
+        self.client.send_gathered()  # records of the stream are sent before its end
         if self.refusal is None:
             self.refusal = AlreadyClosed(f"add stream {self.stream_number} was closed")
         request = self._open_request
@@ -217,27 +222,30 @@ class AddStream:
         self._link.send(envelope(Op.STREAM_OPEN, len(body), ident=self.stream_number) + body)
 
     def on_refusal(self, position: int, error: DistributedLogError) -> None:
-        """The connection heard a refusal, or broke."""
+        """Handle a refusal, or the loss of the connection."""
         if self.refusal is None:
             self.refusal = error
             try:
                 self._on_refused(position, error)
-            except Exception as callback_error:  # the owner's: others are to be told as well
+            except (
+                Exception
+            ) as callback_error:  # an error of the owner; other streams must still be notified
                 self.on_broken(callback_error)
 
 
 def _shared_adds_of(streams: list[AddStream]) -> "tuple[SharedAdds, list[AddStream]]":
-    """What is shared by the connections of these, and they in its order."""
-    # In one order, so that ensembles of the same bookies are the same connections.
+    """Return the joint adds for the connections of these streams, and the streams in their order."""
+    # Sorted, so that ensembles of the same bookies share one object.
     ordered = sorted(streams, key=lambda stream: stream.client.bookie_id)
     return ordered[0].client.shared_with([stream.client for stream in ordered]), ordered
 
 
 class SharedAdds:
-    """Small entries of many ledgers on the same connections, and LACs: gathered until a turn of one of these.
+    """Small entries and LACs of many ledgers with the same connections, sent in joint frames.
 
-    One head says whose they are; their bytes are joined once and given to each connection. A stream's
-    records keep their order: whoever sends on it by itself sends what is gathered before (`AddStream.send`).
+    They are collected until one of the connections sends. A header lists the stream of each record. The
+    records are joined once, and sent on each connection. The records of a stream keep their order, because a
+    direct send on it first sends the collected ones (`AddStream.send`).
     """
 
     __slots__ = (
@@ -254,20 +262,22 @@ class SharedAdds:
         self._first_link = clients[0].link
         self._records: list[Buffer] = []
         self._stream_numbers: list[tuple[int, ...]] = []
-        """For each record those of its streams, one a connection."""
+        """For each record, its stream numbers, one per connection."""
         self._records_bytes = 0
         self._lac_by_streams: dict[tuple[int, ...], int] = {}
-        """By the streams, one a connection; of them the newest counts."""
+        """The newest LAC by stream numbers, one per connection."""
 
     @property
     def is_closed(self) -> bool:
-        """Has one of the connections ended?"""
+        """Whether one of the connections has ended."""
         return any([client.close_error is not None for client in self._clients])
 
     def add(
         self, streams: tuple[AddStream, ...], stream_numbers: tuple[int, ...], record: Buffer
     ) -> bool:
-        """Take one record for each of ``streams``, whose numbers these are; false: it goes by itself."""
+        """Add one record for each of ``streams``, with these numbers; return False if it must be sent
+        directly.
+        """
         size = len(record)
         if size >= SHARED_ENTRY_BYTES_MAX:
             return False
@@ -283,7 +293,7 @@ class SharedAdds:
         return True
 
     def add_lac(self, stream_numbers: tuple[int, ...], lac: int) -> bool:
-        """Take the LAC of one ledger for the streams of these numbers; false: it goes by itself."""
+        """Add the LAC of one ledger for these stream numbers; return False if it must be sent directly."""
         lacs = self._lac_by_streams
         if not lacs and not self._schedule_send():
             return False
@@ -293,16 +303,16 @@ class SharedAdds:
         return True
 
     def _schedule_send(self) -> bool:
-        """Have it sent, if there is a turn to come."""
+        """Schedule the next send; return False if none is coming, because the connection is idle."""
         if not self._first_link.is_gathering:
             return False
         for client in self._clients:
             client.pending_shared[self] = None
-            client.link.request_turn()  # the first to have its turn sends it to all
+            client.link.request_turn()  # the first connection that sends, sends the frame on all
         return True
 
     def send(self) -> None:
-        """Give the connections what has gathered."""
+        """Send the collected records and LACs on all connections."""
         for client in self._clients:
             client.pending_shared.pop(self, None)
         if self._records:
@@ -332,9 +342,10 @@ class SharedAdds:
 
 
 class BookieClient:
-    """One bookie, over one link; made anew for each connection.
+    """The client of one bookie over one connection. A new one is created for each connection.
 
-    ``key`` of a call is the ledger's stored one; ``keys`` says what is shown in its place (None: that).
+    The ``key`` argument of a method is the ledger's stored key. If ``capabilities`` is given, a capability
+    may be presented in its place.
     """
 
     def __init__(
@@ -349,22 +360,22 @@ class BookieClient:
         self.supports_lac_batches = bool(link.peer.features & FEATURE_LACS)
         self.supports_shared_adds = bool(link.peer.features & FEATURE_ADD_MANY)
         self.pending_shared: dict[SharedAdds, None] = {}
-        """Those that have gathered something."""
+        """Joint frames with collected records or LACs."""
         self._shared_by_clients: dict[tuple[BookieClient, ...], SharedAdds] = {}
         self.pending_lacs: dict[int, int] = {}
-        """By stream, to be sent with the link's turn; of one stream the newest counts."""
+        """The newest LAC by stream number, to be sent when the link sends next."""
         link.subscribe(self._on_frame, on_turn=self.send_gathered, on_closed=self._on_link_closed)
 
     @property
     def close_error(self) -> DistributedLogError | None:
-        """What ended the connection; None while it lives."""
+        """The error that ended the connection; None while it is open."""
         return self.link.closed
 
     # --- adds -------------------------------------------------------------------------------------
 
     @property
     def leaving(self) -> tuple[int, int]:
-        """Bytes that were sent on the connection, and bytes that wait to be."""
+        """The bytes that were sent on the connection, and the bytes that wait to be sent."""
         return self.link.sent_bytes, self.link.outgoing_bytes
 
     def open_stream(
@@ -379,15 +390,25 @@ class BookieClient:
         on_progress: Callable[[], None] = _no_op,
         on_broken: Callable[[Exception], None] = raise_error,
     ) -> AddStream:
-        """Begin adding to a ledger.
+        """Open a stream of adds to a ledger.
 
-        ``on_acked`` gets how many of the stream's records are durable in all, and is to count them, no more;
-        where it says true, ``on_progress`` is called when all that the bookie told together was counted. A
-        `ProtocolError` of ``on_acked`` refuses the stream, ``on_broken`` gets whatever else these raise.
-        ``on_refused`` is called once, with the first position (from 0, in sending order) that was not taken,
-        and why: with all after it that record is not acknowledged by this stream. A broken connection refuses
-        at the acked count, with `ConnectionLost`: what is after it may be there or not. Raises what closed
-        the connection.
+        A lost connection refuses the stream with `ConnectionLost` at the acknowledged count. Later records
+        may be stored or not.
+
+        Args:
+            ledger: The ledger.
+            key: Its stored key.
+            recovery: Whether to add for a recovery or a repair, which is possible on fenced ledgers.
+            fragment_epoch: The epoch of the fragment.
+            on_acked: Receives the total number of durable records of the stream, and should only count them.
+                If it returns a true value, ``on_progress`` is called later. A `ProtocolError` that it raises
+                refuses the stream.
+            on_refused: Called once, with the first position (from 0, in sending order) that was not accepted,
+                and the error. The stream acknowledges neither this record nor any later one.
+            on_progress: Called after all acks of one frame were counted.
+            on_broken: Receives any other error that the callbacks raise.
+        Raises:
+            DistributedLogError: The connection has ended, by this error.
         """
         if self.link.closed is not None:
             raise self.link.closed.again()
@@ -405,8 +426,8 @@ class BookieClient:
         stream = AddStream(
             self, self._last_stream_number, request, on_acked, on_refused, on_progress, on_broken
         )
-        if presented_key is None:  # its owner opens another one when the capability is here
-            reason = f"the capability to add to ledger {ledger} is asked for"
+        if presented_key is None:  # the owner opens another stream when the capability has arrived
+            reason = f"the capability to add to ledger {ledger} has been requested"
             stream.on_refusal(0, refusal or CapabilityOutdated(reason))
             return stream
         self.streams[stream.stream_number] = stream
@@ -415,7 +436,7 @@ class BookieClient:
         return stream
 
     def shared_with(self, clients: "Sequence[BookieClient]") -> SharedAdds:
-        """What these connections share; this is the first of them."""
+        """Return the joint adds for these connections, of which this is the first."""
         key = tuple(clients)
         shared_adds = self._shared_by_clients.get(key)
         if shared_adds is None:
@@ -429,7 +450,7 @@ class BookieClient:
         return shared_adds
 
     def send_gathered(self) -> None:
-        """Send what waits for the link's turn."""
+        """Send the collected adds and LACs."""
         for shared in tuple(self.pending_shared):
             shared.send()
         if self.pending_lacs:
@@ -438,14 +459,14 @@ class BookieClient:
                 body = m.encode_lacs(lacs[start : start + m.WRITE_LACS_ITEMS_MAX])
                 self.link.send(envelope(Op.WRITE_LACS, len(body)), body)
 
-    # --- requests: each raises what the bookie answered, RequestTimeout, ConnectionLost -------------
+    # --- requests: each raises the bookie's error, RequestTimeout or ConnectionLost ----------------
 
     async def fence(self, ledger: int, key: bytes, timeout_s: float) -> FenceResponse:
-        """Refuse normal adds there for ever; durable when this returns (inv. 11)."""
+        """Refuse normal adds on the bookie from now on. The fence is durable when this returns (inv. 11)."""
         return await self._request_ends(Op.FENCE, CapabilityKind.RECOVER, ledger, key, timeout_s)
 
     async def read_lac(self, ledger: int, key: bytes, timeout_s: float) -> FenceResponse:
-        """The LAC and the last entry there."""
+        """Return the LAC and the last entry on the bookie."""
         return await self._request_ends(Op.READ_LAC, CapabilityKind.LIST, ledger, key, timeout_s)
 
     async def _request_ends(
@@ -467,12 +488,15 @@ class BookieClient:
     async def wait_for_capability(
         self, kind: CapabilityKind, ledger: int, timeout_s: float
     ) -> None:
-        """Wait up to that long until what follows need not; at once while none are shown."""
+        """Wait until a capability for the next request is cached, or until the timeout.
+
+        Returns at once while no capabilities are presented.
+        """
         if self._capabilities is not None and self._capabilities.active:
             await self._capabilities.wait_for_keys((self.bookie_id,), kind, ledger, timeout_s)
 
     def _presented_key(self, kind: CapabilityKind, ledger: int, key: bytes) -> bytes | None:
-        """What is shown; None: it is on its way. Raises `NotAllowed`."""
+        """Return the key or capability to present; None if it has been requested. Raises `NotAllowed`."""
         keys = self._capabilities
         if keys is None or not keys.active:
             return key
@@ -508,7 +532,18 @@ class BookieClient:
         past_lac: bool = False,
         timeout_s: float,
     ) -> ReadResponse:
-        """Entries first..last (inclusive), as many as fit ``bytes_max``, at least one if it is there."""
+        """Read entries ``first`` to ``last`` (inclusive).
+
+        Args:
+            ledger: The ledger.
+            key: Its stored key.
+            first: The first entry.
+            last: The last entry.
+            bytes_max: The maximum bytes of the records. A longer first record is returned alone.
+            fence: Whether to fence the ledger before the read, as a recovery does.
+            past_lac: Whether to return entries above the LAC.
+            timeout_s: The timeout of the request.
+        """
 
         def ask(presented_key: bytes) -> Awaitable[ReadResponse]:
             request = m.ReadEntriesRequest(
@@ -521,10 +556,14 @@ class BookieClient:
         return await self._request_with_key(kind, ledger, key, timeout_s, ask)
 
     def begin_read(self, request: m.ReadEntriesRequest, timeout_s: float) -> PendingReply:
-        """Ask, and go on: `finish_read` the reply, or `cancel` it. Raises what closed the link, `NotAllowed`.
+        """Send a read request. Pass the result to `finish_read` or `cancel`.
 
-        Where a capability is not at hand yet the answer is `CapabilityOutdated`, once the cluster requires
-        it: `read` waits.
+        If the cluster requires capabilities and none is cached, the answer is `CapabilityOutdated`. Unlike
+        this method, `read` waits for a capability.
+
+        Raises:
+            NotAllowed: The leader denied the capability.
+            DistributedLogError: The connection has ended, by this error.
         """
         presented_key = self._presented_key(
             CapabilityKind.RECOVER if request.fence else CapabilityKind.READ,
@@ -546,7 +585,7 @@ class BookieClient:
         return ReadResponse(complete_to, lac, bool(reply.flags & m.FLAG_PROVES_ABSENCE), body)
 
     def cancel(self, pending: PendingReply) -> None:
-        """The reply to `begin_read` is not wanted any more."""
+        """Ignore the reply to `begin_read` or `long_poll_lac`."""
         self.link.discard_request(pending)
 
     def long_poll_lac(
@@ -556,11 +595,19 @@ class BookieClient:
         *,
         persistent: bool,
     ) -> PendingReply:
-        """Wait there without a task: ``on_answer`` gets the answer, or the error that ended it.
+        """Wait on the bookie until the LAC advances, without a task here.
 
-        ``standing``: an answer for each move of the LAC, each with all records since the one before,
-        until the time is over or ``request.bytes_max`` are used up; the second value is whether more
-        follow. Not answering is the caller's to notice, and to `cancel`. Raises what closed the link.
+        Args:
+            request: The request.
+            on_response: Receives the answer, or the error that ended the poll. The second value is whether
+                more answers follow.
+            persistent: Whether to receive an answer for each advance of the LAC, with all records since the
+                previous one. This ends after the requested time, or when all answers together have
+                ``request.bytes_max`` bytes.
+        Returns:
+            The pending request. The caller must detect a missing answer, and `cancel` the request.
+        Raises:
+            DistributedLogError: The connection has ended, by this error.
         """
 
         def on_reply(reply: Reply | DistributedLogError) -> None:
@@ -583,13 +630,13 @@ class BookieClient:
         )
 
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
-        """Which entries are there."""
+        """Return the entries of a ledger that the bookie stores."""
         reply = await self._request(Op.LIST_ENTRIES, CapabilityKind.LIST, ledger, key, timeout_s)
         ranges = m.decode_pairs(reply.body, "LIST_ENTRIES")
         return EntryList(ranges, bool(reply.flags & m.FLAG_PROVES_ABSENCE))
 
     async def info(self, timeout_s: float) -> dict[str, object]:
-        """Counters and gauges."""
+        """Return counters and gauges of the bookie."""
         reply = await self.link.request(Op.INFO, timeout_s=timeout_s)
         value = unpack(reply.body, "INFO")
         if not isinstance(value, dict):
@@ -607,9 +654,7 @@ class BookieClient:
                 for progressed_stream in progressed:
                     try:
                         progressed_stream.on_progress()
-                    except (
-                        Exception
-                    ) as callback_error:  # the owner's: others are to be told as well
+                    except Exception as callback_error:  # the other streams must still be notified
                         progressed_stream.on_broken(callback_error)
         elif op == Op.STREAM_REFUSED:
             error, position = m.decode_refusal(status, body)
@@ -621,7 +666,7 @@ class BookieClient:
     def _count_acks(
         self, acks: list[tuple[int, int]], flags: int, progressed: list[AddStream]
     ) -> None:
-        """Count what is durable; ``moved`` gets the streams whose owners have something to tell."""
+        """Count durable records, and collect in ``progressed`` the streams to notify of progress."""
         streams, has_waiters = self.streams, bool(flags & m.ACK_HAS_LONG_POLLS)
         for number, count in acks:
             stream = streams.get(number)
@@ -641,7 +686,7 @@ class BookieClient:
                     progressed.append(stream)
             except ProtocolError as error:
                 stream.on_refusal(count, error)
-            except Exception as error:  # the owner's fault: other ledgers share this connection
+            except Exception as error:  # an error of the owner; other ledgers share this connection
                 stream.on_broken(error)
 
     def _on_link_closed(self, reason: DistributedLogError) -> None:

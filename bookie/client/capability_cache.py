@@ -1,9 +1,11 @@
-"""What a client shows bookies in place of a ledger's stored key: capabilities, asked of the quorum's leader.
+"""The capabilities that a client presents to bookies in place of the stored keys of ledgers.
 
-While the cluster is open nothing is asked and stored keys are shown. Else what is missing is asked for: what
-gathers while one question is under way is the next one, so that a thousand logs that open together are one
-or two. A bookie that says `CapabilityOutdated` has heard of a newer generation, or that something was taken
-from us, or its word is older than ours: all that is held for it is asked for again, in the same slot.
+While the cluster's authorization mode is ``open`` (off), stored keys are presented, and no capabilities are
+requested. Otherwise missing ones are requested from the metadata leader. Those that are needed during a
+request are in the next one, so a thousand logs that open at the same time need one or two requests. A bookie
+answers `CapabilityOutdated` after a new generation or a revocation, or if its data is older than the
+leader's. All capabilities for this bookie are then requested again, and the writer keeps the bookie in its
+slot.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -28,9 +30,9 @@ from ...runtime.protocol.capability_messages import (
 )
 
 CACHED_MAX = 64 * 1024
-"""Of (ledger, bookie): the oldest go, and are asked for again."""
+"""The maximum number of (ledger, bookie) pairs. The oldest are evicted, and requested again when needed."""
 DENIAL_TTL_S = 2.0
-"""Who was not allowed something is not asked for it again at once."""
+"""For this time after a denial, the same capability is not requested again."""
 RETRY_MIN_S = 0.05
 RETRY_MAX_S = 1.0
 
@@ -38,32 +40,37 @@ log = get_logger("distributedlog.bookie.client.bookie_client")
 
 T = TypeVar("T")
 RequestCapabilities = Callable[[bytes], Awaitable[memoryview]]
-"""Sends a META_CAPS to the leader; its answer's body."""
+"""Send a META_CAPS request to the leader, and return the body of the answer."""
 
 
 class CapabilityCache:
-    """Of one client process. `run` asks; it sleeps while the cluster is open."""
+    """The capabilities of one client process. `run` requests them, and is idle in mode ``open``."""
 
     def __init__(self, request: RequestCapabilities | None, on_update: Callable[[], None]) -> None:
-        """``ask`` None: capabilities are never asked for. ``on_news``: something has come."""
+        """Create an empty cache.
+
+        Args:
+            request: Sends a request to the leader; None if capabilities are never requested.
+            on_update: Called after each answer.
+        """
         self._request = request
         self._on_update = on_update
         self.active = False
-        """Are capabilities shown?"""
+        """Whether capabilities are presented."""
         self.session_credential = b""
-        """How a bookie knows us; empty: as anonymous."""
+        """The proof of the client's identity for bookies; empty for an anonymous client."""
         self._cached: dict[tuple[int, str], dict[CapabilityKind, bytes]] = {}
-        """In the order they came."""
+        """By (ledger, bookie), in the order of arrival."""
         self._wanted: dict[CapabilityKind, dict[int, dict[str, None]]] = {}
         self._denied_until: dict[tuple[int, CapabilityKind], float] = {}
-        """Until when."""
+        """The end of each denial's validity."""
         self._credential_wanted = False
         self._wake = trio.Event()
         self._changed = trio.Event()
         self.questions = self.answers = 0
 
     def set_mode(self, mode: str) -> None:
-        """The cluster's mode, as it was read or as it is now."""
+        """Apply the authorization mode of the cluster."""
         was_active, self.active = self.active, mode != "open" and self._request is not None
         if mode != "required":
             self._denied_until.clear()  # nothing is refused now
@@ -73,11 +80,15 @@ class CapabilityCache:
 
     @property
     def can_request(self) -> bool:
-        """May capabilities ever be shown?"""
+        """Whether capabilities can ever be presented."""
         return self._request is not None
 
     async def wait_for_credential(self, timeout_s: float) -> bytes:
-        """The pass, asked for if need be; empty where none is needed, or none came in that time."""
+        """Return the session credential, and request it if necessary.
+
+        Returns:
+            An empty value if none is needed, or if none arrived within the timeout.
+        """
         with trio.move_on_after(timeout_s):
             answers_before = self.answers
             while self.active and not self.session_credential and self.answers == answers_before:
@@ -87,13 +98,17 @@ class CapabilityCache:
         return self.session_credential if self.active else b""
 
     def discard_credential(self) -> None:
-        """A bookie does not take it any more."""
+        """Forget the session credential after a bookie refused it."""
         self.session_credential = b""
 
     def find_key(
         self, bookie: str, needed_kind: CapabilityKind, ledger: int, stored_key: bytes
     ) -> bytes | None:
-        """What is to be shown; None: it is on its way. Raises `NotAllowed`."""
+        """Return the key or capability to present; request it and return None if it is missing.
+
+        Raises:
+            NotAllowed: The leader has just denied it.
+        """
         if not self.active:
             return stored_key
         cached = self._cached.get((ledger, bookie))
@@ -113,7 +128,12 @@ class CapabilityCache:
     async def wait_for_key(
         self, bookie: str, kind: CapabilityKind, ledger: int, stored_key: bytes, timeout_s: float
     ) -> bytes:
-        """The same, waited for. Raises `NotAllowed`, `RequestTimeout`."""
+        """Return the key or capability to present, and wait for it if necessary.
+
+        Raises:
+            NotAllowed: The leader denied it.
+            RequestTimeout: No answer arrived in time.
+        """
         key = self.find_key(bookie, kind, ledger, stored_key)
         if key is None:
             with trio.move_on_after(timeout_s):
@@ -121,14 +141,17 @@ class CapabilityCache:
                     await self._changed.wait()
         if key is None:
             raise RequestTimeout(
-                f"ledger {ledger}: no capability came from the metadata within {timeout_s:g} s"
+                f"ledger {ledger}: no capability arrived from the metadata within {timeout_s:g} s"
             )
         return key
 
     async def wait_for_keys(
         self, bookies: Collection[str], kind: CapabilityKind, ledger: int, timeout_s: float
     ) -> None:
-        """Ask for these, and wait up to that long: what is opened then need not wait. Raises nothing."""
+        """Request capabilities for these bookies and wait up to ``timeout_s``. Raises no errors.
+
+        Streams that are opened afterwards need not wait.
+        """
         if not self.active:
             return
         with trio.move_on_after(timeout_s):
@@ -138,13 +161,13 @@ class CapabilityCache:
                 ]:
                     await self._changed.wait()
             except NotAllowed:
-                return  # whoever uses it is told
+                return  # later calls that need the capability raise the error
 
     def invalidate(self, bookie: str) -> None:
-        """That bookie has refused what was shown, or a stored key: what is held for it counts no more."""
+        """Drop all capabilities for a bookie that refused one, or that refused a stored key."""
         if self._request is None:
             return
-        self.active = True  # it has heard of the mode before us
+        self.active = True  # the bookie received the new mode earlier than this client
         for cache_key in [cache_key for cache_key in self._cached if cache_key[1] == bookie]:
             del self._cached[cache_key]
 
@@ -157,7 +180,12 @@ class CapabilityCache:
         timeout_s: float,
         send_request: Callable[[bytes], Awaitable[T]],
     ) -> T:
-        """What ``ask(key)`` answers, with another key while the bookie says that one is outdated."""
+        """Return the result of ``send_request(key)``; repeat it with a new capability if necessary.
+
+        Raises:
+            CapabilityOutdated: The bookie still refused the capability at the end of ``timeout_s``.
+            DistributedLogError: An error of the request, or of `wait_for_key`.
+        """
         deadline = trio.current_time() + timeout_s
         pause = Backoff(RETRY_MIN_S, RETRY_MAX_S)
         while True:
@@ -172,10 +200,10 @@ class CapabilityCache:
                     raise
             await trio.sleep(delay_s)
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- requests to the leader -------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Ask for what is wanted, until cancelled."""
+        """Send requests for missing capabilities until cancelled."""
         assert self._request is not None, "run where capabilities may be asked for"
         pause = Backoff(RETRY_MIN_S, RETRY_MAX_S)
         while True:
@@ -209,8 +237,8 @@ class CapabilityCache:
             self._wanted.setdefault(kind, {}).setdefault(ledger, {}).update(dict.fromkeys(bookies))
 
     def _next_request(self) -> tuple[CapabilityKind, dict[int, tuple[str, ...]]]:
-        """As much of one kind as one question may hold; nothing, where only the pass is wanted."""
-        self._credential_wanted = False  # it comes with any answer
+        """Return the ledgers of one request, all for one kind; none if only a credential is needed."""
+        self._credential_wanted = False  # every answer contains it
         if not self._wanted:
             return CapabilityKind.LIST, {}
         kind = next(iter(self._wanted))
