@@ -1,4 +1,4 @@
-"""The new journal file that every start begins, and the copies of survivors in it (H4)."""
+"""The new journal file that every start begins, and the copies of unsynced blocks in it (H4)."""
 
 from ...runtime.disk import checksummed_blocks as blocks
 from ...runtime.interfaces.errors import CorruptData, DiskFull
@@ -18,13 +18,14 @@ SHORT_FILE_BYTES = 64 * 1024
 """The shortest first file of a start on a full disk."""
 
 LOST_PREFIX = "lost-"
-"""Replaces ``journal-`` and precedes ``cold-`` in names of files that a start with a loss set aside."""
+"""Replaces ``journal-`` and precedes ``cold-`` in the names of files that a start with a loss has
+set aside."""
 
 
 class FirstJournalFile:
     """The first file that one start writes.
 
-    Nothing is appended after a replayed tail. Blocks that count and are not known to be synced are written
+    Nothing is appended to a replayed file. Blocks that count and are not known to be synced are written
     again. The original counts until its copy is durable, and never afterwards.
     """
 
@@ -49,9 +50,9 @@ class FirstJournalFile:
         self._replay = verified.replay
 
     async def begin(self) -> None:
-        """Begin a file, copy survivors, write a checkpoint, and remove the files that do not count.
+        """Begin a file, copy unsynced blocks, write a checkpoint, and remove the files that do not count.
 
-        If something may be lost, removed files with content are renamed instead, for inspection. Raises
+        If data may be lost, removed files with content are renamed instead, for inspection. Raises
         `DiskFull`, `DiskFailed`, `CorruptData`.
         """
         verified, replay, decision = self._verified, self._replay, self._replay.decision
@@ -66,9 +67,13 @@ class FirstJournalFile:
             )
         await self._sync_replayed()
         blank_files = (verified.blank_files & self._deletable_files) - replay.sealed_files.keys()
-        for number in sorted(blank_files):  # room for the new file, also on a full disk (H28)
+        for number in sorted(
+            blank_files
+        ):  # frees space for the new file, also on a full disk (H28)
             await self._journal.delete_files(number)
-        for name in self._disk.list():  # unfinished cold files, to which nothing points
+        for (
+            name
+        ) in self._disk.list():  # unfinished compacted files, to which the index does not refer
             if name.endswith(UNFINISHED_SUFFIX) and compacted_file_number(
                 name.removesuffix(UNFINISHED_SUFFIX)
             ):
@@ -115,7 +120,7 @@ class FirstJournalFile:
                 await self._sync(self._file_names[number])
 
     def _next_number(self) -> int:
-        """Return a number that no file has, or had. Raises `CorruptData` if none is left."""
+        """Return a number that no file has or had. Raises `CorruptData` if none is left."""
         verified = self._verified
         numbers = (
             *(
@@ -132,14 +137,15 @@ class FirstJournalFile:
         )
         if next_number > jb.FILE_NUMBER_MAX:
             raise CorruptData(
-                f"{file_name(next_number - 1)} is no file that this bookie made: move it out of the directory"
+                f"{file_name(next_number - 1)} is not a file of this bookie: move it out of the directory"
             )
         return next_number
 
     async def _write_controls(self) -> None:
         """Write the control records about removed files, skipped blocks and limbo."""
         decision = self._replay.decision
-        # Removals that only a survivor names are repeated before it is skipped. The head has all others.
+        # Removals that only an unsynced block records are repeated before it is skipped. The head covers
+        # all others.
         controls = [
             jb.file_removed_record(control.subject)
             for unsynced_block in decision.unsynced_blocks
@@ -156,7 +162,7 @@ class FirstJournalFile:
             if block is None:
                 await self._journal.flush(self._group_commit.on_synced)
                 block = self._buffer.control_block()
-                assert block is not None, "an empty ring takes any record"
+                assert block is not None, "an empty ring has space for any record"
             block.control_records.append(control)
         await self._journal.flush(self._group_commit.on_synced)
 
@@ -166,7 +172,7 @@ class FirstJournalFile:
         self._journal.mark_all_synced()
         exclude_tails(self._journal.sealed_files, decision.durable_to + 1, decision.tail_from - 1)
         proof_block = self._buffer.newest()
-        assert proof_block is not None, "an empty ring has room"
+        assert proof_block is not None, "an empty ring has space"
         proof_block.is_watermark = True
         await self._journal.flush(self._group_commit.on_synced)
 
@@ -185,7 +191,7 @@ class FirstJournalFile:
                 await self._disk.delete(name)
 
     async def _create_first_file(self, number: int) -> NewFile:
-        """Make the first file; on a full disk from the reserve, or a shorter one. Raises `DiskFull`."""
+        """Create the first file; on a full disk from the reserve, or a shorter one. Raises `DiskFull`."""
         size = self._options.first_file_bytes
         try:
             return await self._journal.preallocator.create(number, size)
@@ -203,7 +209,7 @@ class FirstJournalFile:
         return await self._journal.preallocator.create(number, SHORT_FILE_BYTES)
 
     async def _truncate_to_ends(self) -> None:
-        """Free the space after the ends of the files that this start and earlier starts have left.
+        """Free the space after the ends of the files that this start and earlier starts have replayed.
 
         Nothing there counts, by the heads of the files after them (H4). This precedes the checkpoint, so that
         the next start repeats it if this one is killed.
@@ -255,7 +261,7 @@ class FirstJournalFile:
             file.close()
 
     async def _copy_block(self, block: ReplayedBlock) -> None:
-        """Write the records of a survivor again, those that are not here yet."""
+        """Write the records of an unsynced block again, except those that are already stored."""
         if not block.extents:
             return
         data = await read_records(self._disk, self._file_names[block.file_number], block)
@@ -272,7 +278,7 @@ class FirstJournalFile:
             if target is None:
                 await self._journal.flush(self._group_commit.on_synced)
                 target = self._buffer.block_for_records(len(record.record))
-                assert target is not None, "an empty ring takes any record"
+                assert target is not None, "an empty ring has space for any record"
             position = self._buffer.append(target, record.record)
             pending_extent = PendingExtent(
                 ledger, record.entry, 1, target.buffer.view, position, len(record.record)

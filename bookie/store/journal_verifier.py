@@ -1,8 +1,8 @@
 """Verify the journal at a start: which blocks count, and whether synced data may be lost.
 
 The end of the blocks does not prove the end of the journal. Three checks prove that nothing synced is
-missing: the file at the index's position is whole up to there, sequences have no gap, and the journal reaches
-the durable sequence that the cluster knows.
+missing. The file at the index's position is complete up to there, the sequences have no gap, and the journal
+reaches the durable sequence that is recorded in the metadata quorum.
 """
 
 from collections.abc import Iterable
@@ -32,9 +32,9 @@ from ..storage.index import Index
 from ..storage.ledger_state_snapshot import snapshot_exists
 
 RANGES_SHOWN_MAX = 3
-"""Missing ranges in a message; it counts the others."""
+"""The maximum number of missing ranges in a message, which counts the others."""
 SEQUENCE_LEAP_MAX = 1 << 40
-"""A durable sequence this far beyond the end is not plausible, and is not taken over."""
+"""A recorded durable sequence this far beyond the end is not plausible, and is ignored."""
 
 log = get_logger("distributedlog.bookie.store.startup")
 
@@ -45,7 +45,7 @@ class JournalDirectoryListing:
 
     journal: dict[int, str]
     compacted: dict[int, str]
-    """Including files that no list names."""
+    """Including files that are not listed in the journal or the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ class VerifiedJournal:
 
     replay: ReplayedJournal
     checkpoint: IndexCheckpoint | None
-    """The position of the index; None: it was built again."""
+    """The position of the index; None if the index was rebuilt."""
     blank_files: set[int]
-    """Files without any write."""
+    """Files to which nothing was ever written."""
     removed_files: set[int]
-    """Files that were removed: no file takes the number of one again."""
+    """The numbers of removed files, which no new file may use."""
     compacted_files: dict[int, CompactedFile]
-    """The cold files that are listed, and there."""
+    """The listed compacted files that exist."""
     state_snapshot: jb.StateSnapshotRef | None
     """A snapshot of states that the head of the first file may name."""
     states: list[bytes]
-    """Those that ``base`` lacks, as control records."""
+    """The states that ``state_snapshot`` lacks, as control records."""
     loss_reasons: tuple[str, ...]
     """Why synced data may be lost; empty if none is."""
 
@@ -85,30 +85,35 @@ class JournalVerifier:
         self.disk = disk
         self.names, self.compacted_names = listing.journal, listing.compacted
         self.compacted_files: dict[int, CompactedFile] = {}
-        """The cold files that are listed, and there."""
+        """The listed compacted files that exist."""
         self.ledgers = ledgers
         self.index = index
         self.bookie_id, self.seed = identity.bookie_id, identity.seed
         self.has_served = identity.has_served
-        """This bookie has served: an empty journal is a loss, not a first start that was cut short."""
+        """Whether this bookie has served. An empty journal is then a loss, not an interrupted first start."""
         self.attested_sequence = attested_sequence
-        """The durable sequence that the cluster knows; 0 if it knows of none."""
+        """The durable sequence that is recorded in the metadata quorum; 0 if there is none."""
         self.removed: set[int] = set()
         self.loss_reasons: list[str] = (
             [sync_point_unknown_reason] if sync_point_unknown_reason else []
         )
         """Why synced data may be lost."""
         self.unreadable_files: set[int] = set()
-        """Files that could not be read everywhere."""
+        """Files that could not be read completely."""
         self.missing_files: set[int] = set()
-        """Files that should be there, and are not."""
+        """Files that should exist, and do not."""
         self.blank_files: set[int] = set()
-        """Files of zeros: preallocated and never used, or the rest of a lost one."""
+        """Files of zeros: preallocated and never used, or the remains of a lost file."""
         self.unsynced_entries: set[tuple[int, int]] = set()
         """Ledgers and entries that are copied before this bookie serves."""
 
     async def replay(self, checkpoint: IndexCheckpoint) -> ReplayedJournal:
-        """The blocks after the index's position."""
+        """Replay the blocks after the index's position, and verify the files.
+
+        Raises:
+            IndexDamaged: The index is an older copy. CorruptData, ForeignData, UnsupportedFormat: A file
+                cannot be used.
+        """
         self.ledgers.limbo_below, self.ledgers.must_verify_below = (
             checkpoint.limbo_below,
             checkpoint.must_verify_below,
@@ -144,11 +149,12 @@ class JournalVerifier:
         return replay
 
     def _check_index(self) -> None:
-        """Check that no removed file has live records, which only an older copy of the index claims."""
+        """Check that no removed file has live records, which only an older copy of the index would list."""
         for number, length in sorted(self.index.stored_totals.live_bytes.items()):
             if length and number in self.removed:
                 raise IndexDamaged(
-                    f"it has {length} bytes of records in file {number}, which was removed: an older copy"
+                    f"the index is an older copy: it has {length} bytes of records in file {number}, which was"
+                    " removed"
                 )
 
     async def _prove_position(self, checkpoint: IndexCheckpoint) -> None:
@@ -156,19 +162,19 @@ class JournalVerifier:
         number = checkpoint.file_number
         if number in self.removed:
             return
-        description = f"journal file {number}, which the index knows up to {checkpoint.offset},"
+        description = f"journal file {number}, which is indexed up to {checkpoint.offset},"
         if number not in self.names:
             self.missing_files.add(number)
-            self.lose(f"{description} is gone")
+            self.lose(f"{description} is missing")
             return
         head = await self._read_block_at(number, 0)
         if head is None or head.head is None or head.sequence != checkpoint.first_sequence:
-            self.lose(f"{description} does not begin as it did")
+            self.lose(f"{description} does not begin with the expected block")
         elif checkpoint.last_block_offset >= 0:
             last = await self._read_block_at(number, checkpoint.last_block_offset)
             if last is None or last.sequence != checkpoint.first_unindexed_sequence - 1:
                 self.lose(
-                    f"{description} is not whole there: it was cut, damaged, or is an older copy"
+                    f"{description} is incomplete there: it was truncated, damaged, or is an older copy"
                 )
 
     async def _read_block_at(self, number: int, offset: int) -> ReplayedBlock | None:
@@ -179,9 +185,9 @@ class JournalVerifier:
     async def verify(
         self, replay: ReplayedJournal, checkpoint: IndexCheckpoint | None
     ) -> VerifiedJournal:
-        """Judge the replayed journal. If synced data may be lost, all ledgers are in limbo afterwards.
+        """Finish the verification of the replayed journal. After a loss, all ledgers are in limbo state.
 
-        ``saved``: the index's position, or None for one that was built again. Raises `LedgerStateUnknown`.
+        ``checkpoint`` is the index's position, or None if the index was rebuilt. Raises `LedgerStateUnknown`.
         """
         self._check_missing_blocks(replay.decision)
         if self.loss_reasons:
@@ -202,9 +208,10 @@ class JournalVerifier:
     async def _states_for_head(
         self, checkpoint: IndexCheckpoint | None
     ) -> tuple[jb.StateSnapshotRef | None, list[bytes]]:
-        """Return the base that the new file's head may name, and the replayed states that it lacks.
+        """Return the snapshot that the new file's head may name, and the replayed states that it lacks.
 
-        Without a base, for example after a loss, the head repeats all states. Raises `LedgerStateUnknown`.
+        Without a snapshot, for example after a loss, the head repeats all states. Raises
+        `LedgerStateUnknown`.
         """
         snapshot = (
             None
@@ -220,7 +227,7 @@ class JournalVerifier:
         """Return the valid blocks of a file. An unreadable part is a loss."""
 
         def on_unreadable(error: CorruptData) -> None:
-            # Not a torn tail, even at the end of a file: the unreadable part may have been synced.
+            # An unreadable part is not a torn tail, even at the end of a file: it may have been synced.
             self.lose(f"{self.names[number]} cannot be read ({error})", number)
 
         scanned = await scan_file(
@@ -237,7 +244,7 @@ class JournalVerifier:
         return scanned.blocks
 
     def lose(self, reason: str, number: int = 0) -> None:
-        """Note that synced data may be lost. Only the first reason of each file counts."""
+        """Record that synced data may be lost. Only the first reason per file is kept."""
         if number and number in self.unreadable_files:
             return
         if number:
@@ -249,13 +256,12 @@ class JournalVerifier:
             self.loss_reasons.append(reason)
 
     def plausible_attested_sequence(self, blocks: list[ReplayedBlock], from_sequence: int) -> int:
-        """Return the durable sequence that the cluster knows, or 0 if it is not plausible."""
+        """Return the recorded durable sequence, or 0 if it is not plausible."""
         end = max((block.sequence for block in blocks), default=from_sequence)
         if self.attested_sequence > end + SEQUENCE_LEAP_MAX:
             self.lose(
-                f"the cluster says that block {self.attested_sequence} was synced here, and the journal "
-                "goes to"
-                f" {end}: that cannot be"
+                f"the cluster has recorded that block {self.attested_sequence} was synced here, but the"
+                f" journal ends at {end}: that cannot be"
             )
             self.attested_sequence = 0
         return self.attested_sequence
@@ -267,13 +273,13 @@ class JournalVerifier:
             f"{first} to {last}" if last > first else f"{first}"
             for first, last in decision.lost_ranges[:RANGES_SHOWN_MAX]
         )
-        reason = f"blocks of the journal that were synced are gone: {missing}"
+        reason = f"synced blocks of the journal are missing: {missing}"
         if len(decision.lost_ranges) > RANGES_SHOWN_MAX:
-            reason += f" and {len(decision.lost_ranges) - RANGES_SHOWN_MAX} ranges more"
+            reason += f" and {len(decision.lost_ranges) - RANGES_SHOWN_MAX} more ranges"
         if decision.lost_ranges[-1][1] == decision.durable_to == self.attested_sequence:
             reason += (
-                f"; it had told the cluster that block {self.attested_sequence} was synced: this is an older"
-                " copy of its directory, or its newest journal files were lost"
+                f"; the cluster has recorded that block {self.attested_sequence} was synced, so the"
+                " bookie has an older copy of its directory, or its newest journal files were lost"
             )
         self.lose(reason)
 
@@ -282,14 +288,14 @@ class JournalVerifier:
             self.compacted_files[row[0]] = CompactedFile(*row)
 
     async def check_compacted_files(self) -> None:
-        """Note the loss of listed cold files that are missing or damaged."""
+        """Record the loss of listed compacted files that are missing or damaged."""
         for number in [*self.compacted_files]:
             if number in self.removed:
                 del self.compacted_files[number]
             elif number not in self.compacted_names:
                 del self.compacted_files[number]
                 self.missing_files.add(number)
-                self.lose(f"{compacted_file_name(number)} is gone")
+                self.lose(f"{compacted_file_name(number)} is missing")
             else:
                 damage, is_worthless = await find_damage(
                     self.disk, self.compacted_files[number], self.seed, self.bookie_id
@@ -301,19 +307,19 @@ class JournalVerifier:
                     self.missing_files.add(number)
 
     def check_sealed_files(self, replay: ReplayedJournal) -> None:
-        """Note the loss of sealed files that are missing."""
+        """Record the loss of sealed files that are missing."""
         for number in self.removed:
             replay.sealed_files.pop(number, None)
         for number in [*replay.sealed_files]:
             if number not in self.names:
                 del replay.sealed_files[number]
                 self.missing_files.add(number)
-                self.lose(f"journal file {number} is gone")
+                self.lose(f"journal file {number} is missing")
 
     async def _check_files_before_position(self, checkpoint: IndexCheckpoint) -> None:
-        """Check length and head of the files before the index's position, which no start reads in full.
+        """Check length and head of the files before the index's position, which no start reads completely.
 
-        Without this check, the loss of an emptied file would be noticed only by a read.
+        Without this check, only a read would detect that a file lost its content.
         """
         for number, end in sorted(self.index.stored_totals.file_ends.items()):
             if number >= checkpoint.file_number or number not in self.names:
@@ -326,15 +332,15 @@ class JournalVerifier:
             size = file.size()
             file.close()
             if size < end:
-                self.lose(f"journal file {number} ends at {size}, and held records up to {end}")
+                self.lose(f"journal file {number} ends at {size}, but had records up to {end}")
             elif await self._read_block_at(number, 0) is None:
-                self.lose(f"journal file {number} does not begin as it did")
+                self.lose(f"journal file {number} does not begin with a valid block")
 
     async def _drop_empty_files(self, replay: ReplayedJournal) -> None:
-        """Drop the runs of files without any content, so that the entries can be copied here again.
+        """Drop the extents of files without any content, so that the entries can be copied here again.
 
-        Called only with all ledgers in limbo, where absence is no answer. A file that cannot be opened may
-        become readable again.
+        Called only with all ledgers in limbo state, in which absence is never reported. A file that cannot be
+        opened is kept, because it may become readable again.
         """
         empty_files = set(self.missing_files)
         for number in sorted({*replay.sealed_files, replay.last_file_number} & set(self.names)):
@@ -349,10 +355,12 @@ class JournalVerifier:
         return not await self.scan_blocks(number) and number not in self.unreadable_files
 
     def apply_states(self, blocks: Iterable[ReplayedBlock]) -> None:
-        """Take over states, LACs and file lists of these blocks."""
+        """Apply the states, LACs and file lists in these blocks."""
         for block in blocks:
             if block.head is not None:
-                self.removed.discard(block.file_number)  # another file of this number was, before
+                self.removed.discard(
+                    block.file_number
+                )  # an earlier file of this number was removed
                 self.ledgers.limbo_below = block.head.limbo_below
                 self._raise_must_verify_below(block.head.must_verify_below)
                 self._add_compacted(block.head.compacted_files)
@@ -380,7 +388,7 @@ class JournalVerifier:
         self.ledgers.must_verify_below = max(self.ledgers.must_verify_below, below)
 
     def add_unsynced_entries(self, decision: ReplayDecision) -> None:
-        """Make the ledgers of survivors known before limbo is marked (inv. 22)."""
+        """Make the ledgers of unsynced blocks known before the limbo state is set (inv. 22)."""
         for block in decision.unsynced_blocks:
             for extent in block.extents:
                 self._ensure_known(self.ledgers.get_or_make(extent.ledger))
@@ -389,14 +397,16 @@ class JournalVerifier:
                 }
 
     def _ensure_known(self, ledger: Ledger) -> None:
-        """Note a loss if a ledger with an entry has no state: the state precedes the entry."""
+        """Record a loss if a ledger with an entry has no state, because the state is written before the
+        entry.
+        """
         if not ledger.deleted and not ledger.is_known:
-            self.lose("a block with the state of a ledger is gone")
+            self.lose("a block with the state of a ledger is missing")
             self.ledgers.set_flags(ledger, ledger.flags)
             self.index.mark_state_dirty(ledger)
 
     async def index_extent(self, extent: jb.JournalExtent, number: int) -> None:
-        """Index a run. IDs that are indexed already keep their first place."""
+        """Index an extent. Entries that are already indexed keep their first location."""
         ledger = self.ledgers.get_or_make(extent.ledger)
         if ledger.deleted:
             return
@@ -435,11 +445,13 @@ class JournalVerifier:
         position = 0
         for entry in range(extent.first_entry, extent.first_entry + extent.entry_count):
             length = _record_bytes(data, position, ledger.id, entry)
-            if not length:  # punched or corrupt; the rest of the run is not searched (H91)
+            if not length:  # freed or corrupt; the rest of the extent is not searched (H91)
                 if not self._are_all_indexed(
                     ledger, entry, extent.first_entry + extent.entry_count - 1
                 ):
-                    self.lose(f"{name} does not hold ledger {ledger.id} from entry {entry} on")
+                    self.lose(
+                        f"{name} does not have the entries of ledger {ledger.id} from {entry} on"
+                    )
                 return
             if self.index.find(ledger, entry) is None:
                 self.index.add(ledger, entry, 1, number, extent.offset + position, length)
@@ -455,9 +467,10 @@ class JournalVerifier:
         return True
 
     async def _into_limbo(self) -> None:
-        """Put all ledgers in limbo: lost blocks may have held entries, fences or tombstones of any.
+        """Put all ledgers into limbo state.
 
-        All known ledgers stay in memory until the checkpoint that follows has written this.
+        Lost blocks may have had entries, fences or tombstones of any ledger. All known ledgers stay in memory
+        until the next checkpoint has written their states.
         """
         self.ledgers.limbo_below = LIMBO_ALL
         async for page in self.ledgers.state_pages():

@@ -301,7 +301,7 @@ async def test_a_copy_of_both_disks_taken_while_it_ran_is_known_for_one(
 
     reason, read = await _judge(served, served.durable_to)
 
-    assert f"it had told the cluster that block {served.durable_to} was synced" in reason
+    assert f"the cluster has recorded that block {served.durable_to} was synced" in reason
     assert read == 83
 
 
