@@ -153,8 +153,8 @@ class JournalVerifier:
         for number, length in sorted(self.index.stored_totals.live_bytes.items()):
             if length and number in self.removed:
                 raise IndexDamaged(
-                    f"the index is an older copy: it has {length} bytes of records in file {number}, which was"
-                    " removed"
+                    f"the index is an older copy: it has {length} bytes of records in file {number},"
+                    " which was removed"
                 )
 
     async def _prove_position(self, checkpoint: IndexCheckpoint) -> None:
