@@ -222,7 +222,7 @@ class CapabilityCache:
                 self._credential_wanted = self._credential_wanted or credential_wanted
                 if not isinstance(error, DistributedLogError):
                     raise
-                log.info("no capabilities: %s", error)
+                log.info("the request for capabilities failed: %s", error)
                 await trio.sleep(pause.next_s())
                 continue
             pause.reset()

@@ -105,7 +105,7 @@ class BookieDiskSpace:
             )
         elif conditions_before and not conditions:
             WRITABLE.emit(
-                log, "bookie %s takes new entries again", self.bookie_id, bookie=self.bookie_id
+                log, "bookie %s accepts new entries again", self.bookie_id, bookie=self.bookie_id
             )
         self.conditions = conditions
         changed, self.read_only = self.read_only != bool(conditions), bool(conditions)
@@ -121,10 +121,10 @@ class BookieDiskSpace:
         """
         if self.read_only and not recovery:
             reason = "; ".join(texts_of(self.conditions))
-            return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: {reason}")
+            return BookieReadOnly(f"bookie {self.bookie_id} accepts no new entries: {reason}")
         if self.index_is_behind:
             return TooBusy(
-                f"bookie {self.bookie_id}: its index cannot follow, its disk may be full"
+                f"bookie {self.bookie_id}: its index is behind, and its disk may be full"
             )
         return None
 

@@ -308,13 +308,13 @@ def encode_entry_ranges(entry_ranges: list[tuple[int, int]]) -> bytes:
 
 def _unpack_exact(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
     if len(body) != layout.size:
-        raise ProtocolError(f"{what}: {len(body)} bytes, expected are {layout.size}")
+        raise ProtocolError(f"{what}: {len(body)} bytes instead of {layout.size}")
     return layout.unpack(body)
 
 
 def _unpack_prefix(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
     if len(body) < layout.size:
-        raise ProtocolError(f"{what}: {len(body)} bytes, expected are at least {layout.size}")
+        raise ProtocolError(f"{what}: {len(body)} bytes, at least {layout.size} are expected")
     return layout.unpack_from(body)
 
 

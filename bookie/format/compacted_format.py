@@ -123,7 +123,7 @@ def iter_extent_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]
         CorruptData: The payload does not consist of complete rows.
     """
     if len(payload) % EXTENT_ROW_BYTES:
-        raise CorruptData(f"{what}: {len(payload)} bytes are not whole runs")
+        raise CorruptData(f"{what}: {len(payload)} bytes are not complete rows")
     return _EXTENT_ROW.iter_unpack(payload)
 
 
@@ -131,7 +131,7 @@ def unpack_extents(payload: memoryview, file_number: int, what: str) -> Iterator
     """Yield the extents of a COMPACTED_FOOTER's payload. Raises `CorruptData`."""
     for ledger, first, offset, length, count, digest in iter_extent_rows(payload, what):
         if not count or not length:
-            raise CorruptData(f"{what}: a run of {count} entries in {length} bytes")
+            raise CorruptData(f"{what}: an extent of {count} entries in {length} bytes")
         yield CompactedExtent(
             ledger, ExtentLocation(first, count, file_number, offset, length), digest
         )
@@ -178,7 +178,7 @@ class CompactedFileTrailer:
             or not DATA_OFFSET <= trailer.data_end <= trailer.footer_offset < 1 << 62
             or trailer.footer_blocks != -(-trailer.extent_count // FOOTER_EXTENTS_MAX)
         ):
-            raise CorruptData(f"{what}: its trailer contradicts itself")
+            raise CorruptData(f"{what}: its trailer is inconsistent")
         return trailer
 
 

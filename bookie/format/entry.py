@@ -72,7 +72,7 @@ def encode(
     length = HEADER_BYTES + payload_bytes + len(padding)
     header = _pack(0, length, payload_bytes, VERSION, 0, 0, ledger, entry, length_so_far, lac)
     record = bytearray().join((header, *buffers, padding))
-    assert len(record) == length, "payload_bytes says how long the buffers are"
+    assert len(record) == length, "payload_bytes is the length of the buffers"
     _pack_digest(record, 0, _digest_of(memoryview(record)[DIGEST_BYTES:]))
     return record
 
@@ -111,13 +111,15 @@ def records(view: Buffer) -> Iterator[EntryRecord]:
                 f" in {end - position} bytes"
             )
         if xxhash.xxh3_64_intdigest(view[position + DIGEST_BYTES : record_end]) != digest:
-            raise CorruptData(f"ledger {ledger} entry {entry}: the digest does not fit")
+            raise CorruptData(f"ledger {ledger} entry {entry}: the digest does not match")
         if version != VERSION:
             raise UnsupportedFormat(
-                f"ledger {ledger} entry {entry}: record version {version}, known is {VERSION}"
+                f"ledger {ledger} entry {entry}: record version {version} is not supported, only {VERSION}"
             )
         if entry > ENTRY_ID_MAX or not -1 <= lac < entry:
-            raise CorruptData(f"ledger {ledger} entry {entry}: its LAC {lac} is not below it")
+            raise CorruptData(
+                f"ledger {ledger} entry {entry}: its LAC {lac} is not below the entry ID"
+            )
         start = position + HEADER_BYTES
         payload = view[start : start + payload_bytes]
         yield EntryRecord(ledger, entry, length_so_far, lac, payload, view[position:record_end])

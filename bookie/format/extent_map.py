@@ -94,14 +94,14 @@ class ExtentMap:
         """Add an extent that overlaps none of the present ones."""
         firsts = self._firsts
         if not firsts or first > firsts[-1]:
-            assert not firsts or first >= firsts[-1] + self._counts[-1], "runs are disjoint"
+            assert not firsts or first >= firsts[-1] + self._counts[-1], "extents are disjoint"
             self.append(first, count, file_number, offset, length)
             return
         index = bisect_right(firsts, first)
         assert not index or firsts[index - 1] + self._counts[index - 1] <= first, (
-            "runs are disjoint"
+            "extents are disjoint"
         )
-        assert index == len(firsts) or first + count <= firsts[index], "runs are disjoint"
+        assert index == len(firsts) or first + count <= firsts[index], "extents are disjoint"
         firsts.insert(index, first)
         self._counts.insert(index, count)
         self._files.insert(index, file_number)

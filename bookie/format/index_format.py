@@ -371,7 +371,7 @@ def verified_value(key: bytes, stored_value: bytes, size: int = -1) -> bytes:
         or (size >= 0 and len(value) != size)
         or with_digest(key, value) != stored_value
     ):
-        raise IndexDamaged(f"index key {key.hex()}: its value does not fit its checksum")
+        raise IndexDamaged(f"index key {key.hex()}: its value does not match its checksum")
     return value
 
 
@@ -400,7 +400,7 @@ def verify_and_sum_digests(pairs: Sequence[tuple[bytes, bytes]]) -> int:
 def decode_extent(key: bytes, stored_value: bytes) -> ExtentLocation:
     """Decode an extent from its key and stored value. Raises `IndexDamaged`."""
     if len(key) != EXTENT_KEY.size:
-        raise IndexDamaged(f"index key {key.hex():.80}: it is no run's")
+        raise IndexDamaged(f"index key {key.hex():.80}: it is not the key of an extent")
     file_number, offset, length, count = EXTENT_VALUE.unpack(
         verified_value(key, stored_value, EXTENT_VALUE.size)
     )
@@ -436,6 +436,6 @@ def decode_corruption_records(extra_values: dict[bytes, bytes]) -> dict[int, tup
 def decode_state(key: bytes, stored_value: bytes) -> tuple[int, int, int, bytes]:
     """Decode a ledger's ID, flags, LAC and key from its key and stored value. Raises `IndexDamaged`."""
     if len(key) != STATE_KEY.size:
-        raise IndexDamaged(f"index key {key.hex():.80}: it is no ledger's")
+        raise IndexDamaged(f"index key {key.hex():.80}: it is not the key of a ledger")
     flags, lac, ledger_key = STATE_VALUE.unpack(verified_value(key, stored_value, STATE_VALUE.size))
     return STATE_KEY.unpack(key)[1], flags, lac, ledger_key

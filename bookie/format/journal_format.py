@@ -270,7 +270,7 @@ def split_commit(payload: memoryview, what: str) -> tuple[memoryview, list[Contr
 def decode_controls(records: memoryview) -> list[ControlRecord]:
     """Decode contiguous control records. Raises `CorruptData`."""
     if len(records) % CONTROL_BYTES:
-        raise CorruptData(f"{len(records)} bytes are not whole control records")
+        raise CorruptData(f"{len(records)} bytes are not complete control records")
     return [ControlRecord(*values) for values in _CONTROL.iter_unpack(records)]
 
 
@@ -330,7 +330,7 @@ def iter_extent_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]
         CorruptData: The payload does not consist of complete rows.
     """
     if len(payload) % EXTENT_ROW_BYTES:
-        raise CorruptData(f"{what}: {len(payload)} bytes are not whole runs")
+        raise CorruptData(f"{what}: {len(payload)} bytes are not complete rows")
     return _EXTENT_ROW.iter_unpack(payload)
 
 

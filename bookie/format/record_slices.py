@@ -182,4 +182,4 @@ def _check_header(
             and position + length <= extent_bytes
         ):
             return int(length)
-    raise CorruptData(f"ledger {ledger_id} entry {entry}: the journal holds something else there")
+    raise CorruptData(f"ledger {ledger_id} entry {entry}: the journal has other bytes there")

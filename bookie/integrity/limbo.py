@@ -15,7 +15,7 @@ from ..ledgers.ledger_table import LIMBO_ALL, LedgerTable
 from ..storage.group_commit import GroupCommit
 from ..storage.journal_buffer import CommitBlock
 
-EARLIER_LOSS = "an earlier start found data lost, see the log of that start"
+EARLIER_LOSS = "an earlier start found that data was lost, see the log of that start"
 
 
 class LimboLedgers:

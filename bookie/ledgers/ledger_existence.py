@@ -19,7 +19,7 @@ LEDGERS_PER_LOOKUP = 500
 LOOKUP_TIMEOUT_S = 5.0
 """After this time without an answer, the waiting adds are refused. Their writers retry."""
 
-FAILURE_UNIT = "the look-up of ledgers before their first add"
+FAILURE_UNIT = "the lookup of ledgers before their first add"
 
 log = get_logger("distributedlog.bookie.ledgers.ledger_existence")
 

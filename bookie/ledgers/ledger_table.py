@@ -153,7 +153,7 @@ class Ledger:
         An empty ``key`` means that a capability was shown in place of a key (`bookie_authorizer.py`).
         """
         if key and self.key and not hmac.compare_digest(self.key, key):
-            raise WrongLedgerKey(f"ledger {self.id}: the key shown is not the ledger's")
+            raise WrongLedgerKey(f"ledger {self.id}: the presented key is not the ledger's")
 
     def learn_key(self, key: bytes) -> None:
         """Take over the key if the ledger has none yet. Raises `WrongLedgerKey` if it has another one."""
@@ -326,7 +326,7 @@ class LedgerTable:
             if value is not None:
                 return KnownLedgerState(*decode_state(key, value))
             if self._stored_last_entry(ledger_id) >= 0:
-                raise IndexDamaged(f"ledger {ledger_id}: runs without a state")
+                raise IndexDamaged(f"ledger {ledger_id}: extents without a state")
         except CorruptData as error:
             raise self.record_damage(ledger_id, error) from error
         return None

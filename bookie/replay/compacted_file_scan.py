@@ -43,11 +43,11 @@ async def find_damage(
     if head is not None and bookie_id and head[0] != bookie_id:
         raise ForeignData(f"{name} was written by bookie {head[0]}, this is {bookie_id}")
     if head is None and trailer is None:
-        return f"{name} holds nothing of what was written there", True
+        return f"{name} has lost all of its content", True
     if head is None:
-        return f"{name} does not begin as it did", False
+        return f"{name} does not begin with its head", False
     if trailer is None:
-        return f"{name} does not end as it did", False
+        return f"{name} does not end with its trailer", False
     return "", False
 
 

@@ -1,9 +1,10 @@
-"""Reading back: from the gather ring, from the page cache, or by a worker when the device must be asked.
+"""Read entries from the journal buffer, from the page cache, or from the device in a worker.
 
-A reply is memory of its own, filled within one synchronous call, so that no buffer, file or page is pinned
-while a slow reader takes its time (H16). What is hot is read in one piece, as far as the reply may go: runs
-that follow each other in the journal cost one system call and no copy in this process. What is cold is read
-in extents of a megabyte by a few tasks, a connection at a time, never on the loop.
+The parts of a reply have their own memory, which is filled within one synchronous call. So a slow reader
+keeps no buffer, file or page in use (H16). Cached data is read in one piece, as far as the reply may extend.
+Extents that are contiguous in the journal cost one system call, and no copy in this process. Other data is
+read from the device about a megabyte at a time, by a few tasks outside the event loop, one connection after
+the other.
 """
 
 from collections import OrderedDict, deque
@@ -24,34 +25,39 @@ from .index import Index
 from .journal_buffer import JournalBuffer
 
 CACHED_READ_BYTES_MAX = 2 * 1024 * 1024
-"""Read at once from the page cache for one reply."""
+"""The maximum size of one read from the page cache for a reply."""
 EXTENTS_PER_REPLY_MAX = 256
-"""Looked at for one reply: 10,922 of one record each held the loop for 0.3 s."""
+"""The extents that are examined for one reply. Without a limit, 10,922 single-entry extents blocked the event
+loop for 0.3 s."""
 REMOVED_FILES_MAX = 4096
-"""Files; a read waits for the device for seconds at most."""
+"""The number of removed files that are remembered. A read waits for the device for seconds at most."""
 RESUME_OFFSETS_MAX = 1024
-"""Readers in sequence whose place within a run is known."""
+"""The number of sequential readers whose offset within an extent is remembered."""
 
 
 @dataclass(slots=True)
 class CollectedEntries:
-    """What a read found. ``complete_to``: all that is here of the asked ids up to it is in ``parts``."""
+    """The result of a read. ``parts`` has all requested entries up to ``complete_to`` that are
+    stored here.
+    """
 
     parts: list[bytes | memoryview]
     complete_to: int
     size_bytes: int
     device_extent: ExtentLocation | None = None
-    """Where it stopped because the device must be asked."""
+    """The extent at which the read stopped, because it must be read from the device."""
     extents_examined: int = 0
-    """How many it looked at."""
+    """The number of examined extents."""
 
 
 class FileRemoved(CorruptData):
-    """The file was removed since it was looked for: what is live lies elsewhere, says the index."""
+    """The file was removed since the index was read. The index now has another location of its
+    live records.
+    """
 
 
 class JournalFiles:
-    """Journal and cold files open for reading, the last used ones kept."""
+    """Journal and compacted files that are open for reading. The last used ones are kept open."""
 
     def __init__(self, disk: Disk, name_of: Callable[[int], str], open_max: int) -> None:
         self._disk = disk
@@ -59,19 +65,22 @@ class JournalFiles:
         self._open_max = open_max
         self._open_files: OrderedDict[int, File] = OrderedDict()
         self._removed_files: OrderedDict[int, None] = OrderedDict()
-        """Of the files that this process has removed, the last ones."""
+        """The last files that this process has removed."""
 
     def get(self, number: int) -> File | None:
-        """The file if it is open."""
+        """Return the file if it is open, otherwise None."""
         file = self._open_files.get(number)
         if file is not None:
             self._open_files.move_to_end(number)
         return file
 
     async def open(self, number: int) -> File:
-        """The file. Raises `CorruptData` where it is gone or cannot be opened: the index named it.
+        """Return the file, and open it if necessary. The index refers to it.
 
-        `FileRemoved` where it was given up here, `TooBusy` for a lack of descriptors.
+        Raises:
+            FileRemoved: This process has removed the file.
+            CorruptData: The file is missing, or cannot be opened.
+            TooBusy: No file descriptor is free.
         """
         file = self.get(number)
         if file is not None:
@@ -81,11 +90,11 @@ class JournalFiles:
         except FileNotFoundError:
             if number in self._removed_files:
                 raise FileRemoved(f"file {number} was removed") from None
-            raise CorruptData(f"{self._name_of(number)} is gone") from None
-        except DiskFailed as error:  # nothing was written: what is wrong is this one file
+            raise CorruptData(f"{self._name_of(number)} is missing") from None
+        except DiskFailed as error:  # nothing was written, so only this file is affected
             raise CorruptData(f"{self._name_of(number)} cannot be opened: {error}") from error
         file = self._open_files.setdefault(number, opened)
-        if file is not opened:  # another task was quicker
+        if file is not opened:  # another task has opened the file first
             opened.close()
         if len(self._open_files) > self._open_max:
             _, oldest = self._open_files.popitem(last=False)
@@ -93,7 +102,7 @@ class JournalFiles:
         return file
 
     def mark_removed(self, number: int) -> None:
-        """The file is about to be deleted."""
+        """Close a file that is about to be deleted."""
         self._removed_files[number] = None
         if len(self._removed_files) > REMOVED_FILES_MAX:
             self._removed_files.popitem(last=False)
@@ -102,20 +111,21 @@ class JournalFiles:
             file.close()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all files."""
         while self._open_files:
             self._open_files.popitem()[1].close()
 
 
 class EntryReader:
-    """Finds entry records by (ledger, entry) and copies them out."""
+    """Finds entry records by ledger and entry, and collects them for replies."""
 
     def __init__(self, ring: JournalBuffer, files: JournalFiles, index: Index) -> None:
         self._buffer = ring
         self._files = files
         self._index = index
         self._resume_offsets: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
-        """(ledger, entry) -> (file, offset) where a reply ended within a run: the next one begins there."""
+        """(ledger, entry) -> (file, offset) at which a reply ended within an extent, and the next
+        one begins."""
 
     def collect(
         self,
@@ -125,11 +135,19 @@ class EntryReader:
         bytes_max: int,
         extent: LoadedExtent | None = None,
     ) -> CollectedEntries:
-        """Copy the durable records first..last (inclusive), at least one, at most ``bytes_max``.
+        """Collect the durable records ``first`` to ``last`` (inclusive) that need no read from the device.
 
-        A longer first record comes alone; at most `EXTENTS_PER_REPLY_MAX` runs are looked at. Absent ids are
-        passed over; see `CollectedEntries` for what is complete (H9). Raises `CorruptData` where the journal
-        does not hold what the index says.
+        At most `EXTENTS_PER_REPLY_MAX` extents are examined. Entries that are not stored are skipped. See
+        `CollectedEntries` for the entries that are complete (H9).
+
+        Args:
+            ledger: The ledger.
+            first: The first entry.
+            last: The last entry.
+            bytes_max: The maximum bytes of the records. A longer first record is returned alone.
+            extent: Bytes that were read from the device before, or None.
+        Raises:
+            CorruptData: The journal has other records than the index, or a file is too short.
         """
         collected = CollectedEntries([], first - 1, 0)
         sources = ReadSources(self._read_cached, collected.parts, extent)
@@ -147,7 +165,7 @@ class EntryReader:
             if entry > location.first:
                 location = self._from_resume_offset(ledger, location, entry)
             bytes_left = bytes_max - collected.size_bytes
-            # The mean of its records: one that might still fit is not worth reading what does not.
+            # Estimated by the mean record size: do not read an extent of which no record is likely to fit.
             if collected.parts and location.length > bytes_left * location.count:
                 break
             prefetch_bytes = bytes_to_read(location, entry, last, bytes_left)
@@ -188,7 +206,9 @@ class EntryReader:
         remaining_bytes: int,
         prefetch_bytes: int,
     ) -> RecordSlice | None:
-        """Append records of a run from its first ``wanted`` bytes; None where the device must be asked."""
+        """Append records of an extent, of which ``prefetch_bytes`` are read; None if the device
+        must be read.
+        """
         at_least_one = not collected.parts
         source: ReadSource | None = None
         view = self._buffer.find_bytes(extent.file_number, extent.offset, extent.length)
@@ -207,14 +227,12 @@ class EntryReader:
                 view, ledger.id, extent, first, last, remaining_bytes, at_least_one
             )
         except CorruptData:
-            self._resume_offsets.pop(
-                (ledger.id, first), None
-            )  # it may have been that which is wrong
+            self._resume_offsets.pop((ledger.id, first), None)  # the offset may have been wrong
             raise
         if record_slice.last_entry >= first:
             if source is not None:
                 source.record_part(len(collected.parts), len(record_slice.records))
-            # The ring is written again, an extent is not.
+            # The buffer ring will be overwritten, unlike loaded bytes.
             collected.parts.append(
                 bytes(record_slice.records) if from_ring else record_slice.records
             )
@@ -224,7 +242,9 @@ class EntryReader:
     def _from_resume_offset(
         self, ledger: Ledger, extent: ExtentLocation, entry: int
     ) -> ExtentLocation:
-        """The run's part from ``entry`` on, where a reply ended just before it; else the run."""
+        """Return the part of the extent from ``entry`` on, if a reply ended just before it; otherwise the
+        extent.
+        """
         resume_point = self._resume_offsets.get((ledger.id, entry))
         if resume_point is None or resume_point[0] != extent.file_number:
             return extent
@@ -239,7 +259,9 @@ class EntryReader:
     def _record_resume_offset(
         self, ledger: Ledger, entry: int, file_number: int, offset: int
     ) -> None:
-        """Whoever reads in sequence goes on at ``entry``: not from the run's beginning again."""
+        """Remember the offset of ``entry``, so that a sequential reader does not start again at
+        the extent.
+        """
         self._resume_offsets[(ledger.id, entry)] = (file_number, offset)
         if len(self._resume_offsets) > RESUME_OFFSETS_MAX:
             self._resume_offsets.popitem(last=False)
@@ -247,7 +269,11 @@ class EntryReader:
     def _read_cached(
         self, extent: ExtentLocation, bytes_min: int, bytes_max: int
     ) -> LoadedExtent | None:
-        """``needed`` bytes of the run and, as far as ``wanted`` goes, more; None: ask the device."""
+        """Read an extent from the page cache: at least ``bytes_min``, if possible ``bytes_max`` bytes.
+
+        Returns:
+            None if the device must be read.
+        """
         file = self._files.get(extent.file_number)
         if file is None:
             return None
@@ -264,7 +290,9 @@ class EntryReader:
     def loaded_view(
         self, location: ExtentLocation, extent: LoadedExtent | None
     ) -> memoryview | None:
-        """The bytes of a run, to be used before the next ``await``; None: the device must be asked."""
+        """Return the bytes of an extent, which are valid until the next ``await``; None if the device must be
+        read.
+        """
         view = self._buffer.find_bytes(location.file_number, location.offset, location.length)
         if view is None and extent is not None:
             view = extent.find_bytes(location.file_number, location.offset, location.length)
@@ -290,7 +318,7 @@ class _DeviceRead:
 
 
 class DeviceReader:
-    """Reads extents from the device, a few at a time, the connections in turn."""
+    """Reads extents from the device, a few at a time, for all connections in turn."""
 
     def __init__(self, files: JournalFiles, options: BookieOptions, failures: WorkFailures) -> None:
         self._files = files
@@ -303,9 +331,13 @@ class DeviceReader:
     def submit(
         self, owner: object, file_number: int, offset: int, length: int, on_loaded: OnExtent
     ) -> None:
-        """Read at least ``length`` bytes; ``done`` gets them, or the error. ``owner``: whose turn it is.
+        """Read at least ``length`` bytes, and call ``on_loaded`` with them or with the error.
 
-        Raises `TooBusy`. ``done`` is never called before this returns: who asks is in the middle of it.
+        ``on_loaded`` is never called before this returns. ``owner`` is the connection. After a read for one
+        connection, the others follow first.
+
+        Raises:
+            TooBusy: Too many reads of this connection wait.
         """
         owner_reads = self._reads_by_owner.get(owner) or deque()
         if len(owner_reads) >= self._options.reads_waiting_max:
@@ -316,11 +348,11 @@ class DeviceReader:
         self._wake.set()
 
     def cancel(self, owner: object) -> None:
-        """The connection is gone."""
+        """Drop the reads of a closed connection."""
         self._reads_by_owner.pop(owner, None)
 
     async def run(self) -> None:
-        """Read until cancelled. What one file lacks is told to those who read in it."""
+        """Read until cancelled. An error of one file is reported to its readers only."""
         async with trio.open_nursery() as nursery:
             for _ in range(self._options.cold_readers):
                 nursery.start_soon(
@@ -336,7 +368,7 @@ class DeviceReader:
             owner, owner_reads = self._reads_by_owner.popitem(last=False)
             request = owner_reads.popleft()
             if owner_reads:
-                self._reads_by_owner[owner] = owner_reads  # to the end: the others come first
+                self._reads_by_owner[owner] = owner_reads  # at the end, behind other connections
             result: LoadedExtent | DistributedLogError
             try:
                 file = await self._files.open(request.file_number)

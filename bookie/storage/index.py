@@ -1,13 +1,14 @@
-"""From (ledger, entry) to a place in the journal; and each ledger's state.
+"""The map from ledger and entry to a location in the files, and the state of each ledger.
 
-Runs of consecutive ids, disjoint for each ledger (H8): those since the last checkpoint in memory, the older
-ones in an ordered map (`index_format.py` has its bytes). The index is derived data. If a pair does not
-fit its checksum, the map is dropped and built again from the journal (`journal_replay.py`).
+Extents of consecutive IDs are disjoint for each ledger (H8). Those since the last checkpoint are in memory,
+and older ones are in an ordered map (`index_format.py` has its layout). The index is derived data. If a pair
+does not match its checksum, the map is dropped and rebuilt from the journal (`index_rebuild.py`).
 
 Each transaction writes totals with the map's position, which a start accepts. Among them is the sum of the
-digests of all pairs, because sound pairs need not be of one moment. If the device loses the write of a page,
-fences, tombstones or runs disappear with it. A start reads all pairs and compares the sum before the bookie
-answers any request. A scrub compares it again, for pages that are read from the device later.
+digests of all pairs, because valid pairs need not be from the same transaction. If the device loses the write
+of a page, fences, tombstones or extents disappear with it. A start reads all pairs and compares the sum
+before the bookie answers any request. A scrub compares it again, for pages that are read from the device
+later.
 """
 
 from collections import Counter
@@ -45,21 +46,22 @@ from ..ledgers.ledger_table import Ledger, LedgerTable, PendingExtent
 
 MAP_NAME = "bookie"
 PUTS_PER_SLICE = 500
-"""Puts prepared between two turns of the loop (H34): 5,000 held every connection for 4 ms."""
+"""The puts that are prepared per event-loop iteration (H34). With 5,000, all connections were blocked for 4
+ms."""
 PAIRS_PER_PAGE = 256
-"""Pairs of the map that one turn of the loop looks at."""
+"""The pairs of the map that are read per event-loop iteration."""
 TOMBSTONES_PER_CHECKPOINT = 5_000
-"""So many end with one checkpoint."""
+"""The maximum number of tombstones that one checkpoint removes."""
 STATES_SCANNED_MAX = 50_000
-"""So many are looked through for them before it."""
+"""The maximum number of states that are scanned for them before a checkpoint."""
 LEDGERS_PER_YIELD = 1_000
-"""Of those that a checkpoint has written, when it lets go of what it kept for readers."""
+"""After a checkpoint, the ledgers per event-loop iteration whose frozen extents are dropped."""
 
 log = get_logger("distributedlog.bookie.storage.index")
 
 
 def no_pause() -> float:
-    """Return no pause: work continues in the next turn of the loop."""
+    """Return no pause: work continues in the next event-loop iteration."""
     return 0.0
 
 
@@ -68,11 +70,11 @@ class _DigestScan:
     """The progress of a pass over all pairs. It includes later changes of the pairs before it."""
 
     counted_below: bytes = b"\0"
-    """The pairs below this key are counted."""
+    """The pairs below this key are included in the sum."""
     digest_sum: int = 0
 
     def on_transaction(self, put: Mapping[bytes, bytes], replaced: Mapping[bytes, bytes]) -> None:
-        """A transaction has put these pairs, and replaced or deleted those."""
+        """Apply a transaction that has put and replaced or deleted these pairs."""
         self.digest_sum += sum_of_digests([put[key] for key in put if key < self.counted_below])
         self.digest_sum -= sum_of_digests(
             [replaced[key] for key in replaced if key < self.counted_below]
@@ -82,49 +84,49 @@ class _DigestScan:
 class Index:
     """The index of one bookie over its ledgers, which it shares with the store.
 
-    A checkpoint that writes the state of a deleted ledger takes its runs along: what is to be forgotten
-    follows from the state, so that no crash can come between.
+    A checkpoint that writes the state of a deleted ledger also deletes its extents. The extents to delete
+    follow from the states, so that a crash cannot leave them.
     """
 
     def __init__(self, stored: OrderedMap, ledgers: LedgerTable) -> None:
         self.ordered_map = stored
-        """The ordered map, to be read; `apply` and `checkpoint` write it."""
+        """The ordered map, for reads only. `apply` and `checkpoint` write it."""
         self._ledgers = ledgers
         self._dirty_extents: dict[Ledger, None] = {}
         self._dirty_states: dict[Ledger, None] = {}
         self._removed_files: set[int] = set()
         self._tombstone_scan_wanted = False
-        """The bound of tombstones has moved since they were looked for."""
+        """Whether the bound of tombstones has increased since the last scan for them."""
         self._tombstone_scan_from: int | None = None
-        """The first id of tombstones that may end, or None."""
+        """The first ID of the next scan for removable tombstones; None if no scan is due."""
         self._removable_tombstones: list[int] = []
-        """Tombstones that the map has, as was looked before the checkpoint that is to end them."""
+        """Tombstones in the map that the next checkpoint may remove."""
         self._tombstone_scan_next: int | None = None
-        """Where to go on looking when those have ended."""
+        """The first ID of the scan after the next checkpoint; None if the scan has reached the bound."""
         self.extents_in_memory = 0
         self.extents_frozen = 0
-        """Being written by a checkpoint, and in memory as well until it is done."""
+        """Extents that a checkpoint is writing. They stay in memory until it is done."""
         self.bytes_since_checkpoint = 0
         """Record bytes indexed since the last checkpoint began."""
         self.live_bytes: dict[int, int] = {}
-        """Journal file -> bytes of records in it that are not deleted."""
+        """File -> bytes of records in it that are not deleted."""
         self.stored_totals = IndexTotals()
-        """What the map holds, as it says itself."""
+        """The totals of the map's contents."""
         self._stored_checkpoint: IndexCheckpoint | None = None
-        """The position that the map holds."""
+        """The position in the map."""
         self.extra_values: dict[bytes, bytes] = {}
-        """What `put_extra` was given, as a start finds it."""
+        """The values of `put_extra`, including those that a start has loaded."""
         self._dirty_extra_values: dict[bytes, bytes | None] = {}
-        """Since the last checkpoint. None for values to delete."""
+        """Those that changed since the last checkpoint. None for values to delete."""
         self._transaction_lock = trio.Lock()
-        """Held by a transaction, and by a pass over all pairs while it reads some of them."""
+        """Held by a transaction, and by a pass over all pairs while it reads a page."""
         self._digest_scan: _DigestScan | None = None
-        """The pass over all pairs that is under way."""
+        """The running pass over all pairs."""
 
-    # --- looking up -------------------------------------------------------------------------------
+    # --- lookups ----------------------------------------------------------------------------------
 
     def find(self, ledger: Ledger, entry: int) -> ExtentLocation | None:
-        """Return the run that holds ``entry``, or None. Raises `IndexDamaged`."""
+        """Return the extent that contains ``entry``, or None. Raises `IndexDamaged`."""
         for extent_map in (ledger.extents, ledger.frozen_extents):
             if extent_map is not None and (extent := extent_map.find(entry)) is not None:
                 return extent
@@ -137,7 +139,7 @@ class Index:
         return stored_extent if entry <= stored_extent.last else None
 
     def find_next(self, ledger: Ledger, entry: int) -> ExtentLocation | None:
-        """The first run that begins after ``entry``, or None. Raises `IndexDamaged`."""
+        """Return the first extent that begins after ``entry``, or None. Raises `IndexDamaged`."""
         nearest: ExtentLocation | None = None
         for extent_map in (ledger.extents, ledger.frozen_extents):
             if extent_map is not None:
@@ -157,9 +159,10 @@ class Index:
     def ranges(
         self, ledger: Ledger, start: int, extents_max: int
     ) -> tuple[list[tuple[int, int]], int]:
-        """Stretches (first, count) of the ids that are here from ``start`` on, ascending, merged.
+        """Return ranges (first, count) of the IDs that are stored from ``start`` on, ascending and merged.
 
-        Looks at no more than ``runs_max`` runs; the second value is where to go on, -1 at the end.
+        Returns:
+            The ranges of at most ``extents_max`` extents, and the entry at which to continue, -1 at the end.
         """
         merged: list[tuple[int, int]] = []
         next_entry = start
@@ -177,9 +180,9 @@ class Index:
         return merged, next_entry
 
     async def invalidate(self) -> None:
-        """The map is damaged: the next start, which reads little of it, is to build it again.
+        """Make the next start rebuild the damaged map, by the removal of its position.
 
-        Without a position nothing of it counts. Raises as `OrderedMap.apply`.
+        Raises as `OrderedMap.apply`.
         """
         await self.ordered_map.apply((), [META_KEY])
 
@@ -188,16 +191,16 @@ class Index:
     def add(
         self, ledger: Ledger, first: int, count: int, file_number: int, offset: int, length: int
     ) -> None:
-        """A run became durable. None of its ids may be here already."""
+        """Add an extent that became durable. None of its entries may be indexed already."""
         self._add(ledger, first, count, file_number, offset, length)
         self._count_added(file_number, 1, length)
 
     def add_pending_extents(
         self, pending_extents: list[PendingExtent], file_number: int, shift: int
     ) -> None:
-        """The runs of one block became durable; those of deleted ledgers are passed over.
+        """Add the extents of a block that became durable, except those of deleted ledgers.
 
-        ``shift``: what to add to a note's position to get the place in the file.
+        ``shift`` is the difference between an offset in the file and a position in the block's buffer.
         """
         extent_count = size_bytes = 0
         for pending in pending_extents:
@@ -232,32 +235,35 @@ class Index:
             self.live_bytes[file_number] = self.live_bytes.get(file_number, 0) + size_bytes
 
     def mark_state_dirty(self, ledger: Ledger) -> None:
-        """The ledger's state changed: the next checkpoint takes it along."""
+        """Write the state of the ledger with the next checkpoint."""
         self._dirty_states[ledger] = None
 
     def mark_states_dirty(self, ledgers: Iterable[Ledger]) -> None:
-        """As `mark_state_dirty`, of many."""
+        """Write the states of these ledgers with the next checkpoint."""
         self._dirty_states |= dict.fromkeys(ledgers)
 
     def drop_files(self, numbers: set[int]) -> None:
-        """Nothing is left of these journal files: their runs go with the next checkpoint.
+        """Delete the extents in these files, which have no content, with the next checkpoint.
 
-        With it and not before: it makes durable that the ledgers are in limbo, else what is forgotten would
-        be denied by a start after a crash.
+        The same checkpoint makes durable that their ledgers are in limbo state. If the extents were deleted
+        earlier, a start after a crash could report their entries as absent.
         """
         self._removed_files |= numbers
 
     def request_tombstone_scan(self) -> None:
-        """The bound below which they are not needed has moved: those that a checkpoint has written go."""
+        """Remove tombstones with the next checkpoints, because the bound below which they are not needed has
+        increased.
+        """
         self._tombstone_scan_wanted = True
 
     async def delete_extents(self, ledger: Ledger) -> None:
-        """Nothing of the ledger is here any more; durable.
+        """Delete all extents of a ledger, durably.
 
-        Call as `replace_extents`, while nothing is added to it. Raises `DiskFull`.
+        The caller prevents checkpoints, and the last one must have written all extents of the ledger. No add
+        to it may be pending. Raises `DiskFull`.
         """
         assert ledger.extents is None, "nothing was added since the checkpoint"
-        assert ledger.frozen_extents is None, "the checkpoint has taken all runs"
+        assert ledger.frozen_extents is None, "the checkpoint has written all extents"
         start = EXTENT_KEY.pack(b"r", ledger.id, 0)
         while page := self.ordered_map.scan(start, extents_end_key(ledger.id), PAIRS_PER_PAGE):
             totals = self.stored_totals.copy()
@@ -268,16 +274,16 @@ class Index:
 
     @property
     def dirty(self) -> bool:
-        """Would a checkpoint write anything?"""
+        """Whether a checkpoint would write anything."""
         ending = self._tombstone_scan_wanted or self._tombstone_scan_from is not None
         return bool(self._dirty_extents or self._dirty_states or ending or self._dirty_extra_values)
 
-    # --- looking through, and mending ---------------------------------------------------------------
+    # --- scans and repairs ------------------------------------------------------------------------
 
     def put_extra(self, key: bytes, value: bytes | None) -> None:
-        """Have a value beside runs and states, durable with the next checkpoint; None: no more.
+        """Store an additional value with the next checkpoint, or delete it for None.
 
-        ``key`` is one of `EXTRA_KEYS`: an older program leaves it alone.
+        ``key`` is in the range `EXTRA_KEYS`, whose pairs an older version does not change.
         """
         self._dirty_extra_values[key] = value
         if value is None:
@@ -286,9 +292,9 @@ class Index:
             self.extra_values[key] = value
 
     def runs_from(self, ledger_id: int, entry: int, limit: int) -> list[tuple[int, ExtentLocation]]:
-        """Runs that are in the map, in order of ledger and entry, with their ledgers' ids.
+        """Return extents of the map with their ledger IDs, in order of ledger and entry.
 
-        From the first run on that begins at ``entry`` of the ledger, or after it. Raises `IndexDamaged`.
+        The first one begins at or after ``entry`` of the ledger. Raises `IndexDamaged`.
         """
         pairs = self.ordered_map.scan(EXTENT_KEY.pack(b"r", ledger_id, entry), b"s", limit)
         extents = [decode_extent(key, value) for key, value in pairs]
@@ -300,9 +306,10 @@ class Index:
     async def replace_extents(
         self, ledger: Ledger, changes: list[tuple[ExtentLocation, list[ExtentLocation]]]
     ) -> None:
-        """Put parts of runs in the place of these, in one synced transaction; a run that changed stays.
+        """Replace extents by parts of them, in one synced transaction.
 
-        Call while no checkpoint is written, after one that has taken all of the runs. Raises `DiskFull`.
+        Extents that have changed are not replaced. The caller prevents checkpoints, and the last one must
+        have written all of these extents. Raises `DiskFull`.
         """
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
@@ -325,26 +332,26 @@ class Index:
 
     @property
     def dirty_states(self) -> list[Ledger]:
-        """Those whose state has changed since the last checkpoint."""
+        """The ledgers whose state has changed since the last checkpoint."""
         return list(self._dirty_states)
 
     # --- the map ----------------------------------------------------------------------------------
 
     async def state_records(self) -> AsyncIterator[bytes]:
-        """The states that the map has, as control records, by ledger id. Raises `IndexDamaged`."""
+        """Yield the states in the map as control records, by ledger ID. Raises `IndexDamaged`."""
         async for key, value in pairs_between(self.ordered_map, b"s", b"t"):
             ledger_id, flags, lac, ledger_key = decode_state(key, value)
             yield state_record(ledger_id, flags, lac, ledger_key)
 
     async def load(self) -> IndexCheckpoint | None:
-        """Verify the map, and read what a start needs of it; None for a new one. Raises `IndexDamaged`.
+        """Verify the map, and load its position and totals; None for a new map. Raises `IndexDamaged`.
 
-        An older program leaves out what it does not know of the totals: that is counted again.
+        An older version may have omitted some totals, which are then computed from the pairs.
         """
         meta = self.ordered_map.get(META_KEY)
         if meta is None:
             if self.ordered_map.scan(b"\0", b"\xff", 1):
-                raise IndexDamaged("the index holds runs and no position")
+                raise IndexDamaged("the index has extents but no position")
             return None
         checkpoint = self._stored_checkpoint = IndexCheckpoint.decode(
             verified_value(META_KEY, meta)
@@ -368,9 +375,9 @@ class Index:
         return checkpoint
 
     async def recount(self) -> IndexTotals:
-        """Read and verify all of the map, and say what it holds. Raises `IndexDamaged`.
+        """Read and verify all of the map, and return its totals. Raises `IndexDamaged`.
 
-        Runs of deleted ledgers, which an older version left, go with the next checkpoint.
+        Extents of deleted ledgers, which an older version left, are deleted with the next checkpoint.
         """
         totals = IndexTotals()
         async for key, value in pairs_between(self.ordered_map, b"s", b"t"):
@@ -383,29 +390,32 @@ class Index:
                 ledger_id, last_entry = EXTENT_KEY.unpack(key)[1], -1
                 state_key = STATE_KEY.pack(b"s", ledger_id)
                 if (state := self.ordered_map.get(state_key)) is None:
-                    raise IndexDamaged(f"ledger {ledger_id}: runs without a state")
+                    raise IndexDamaged(f"ledger {ledger_id}: extents without a state")
                 if decode_state(state_key, state)[1] & DELETED:
                     self.mark_state_dirty(self._ledgers.get_or_make(ledger_id))
             if extent.first <= last_entry:
-                raise IndexDamaged(f"ledger {ledger_id}: runs that overlap")
+                raise IndexDamaged(f"ledger {ledger_id}: extents overlap")
             last_entry = extent.last
             totals.add_extent(extent)
         return totals
 
     async def verify(self, next_pause_s: Callable[[], float] = no_pause) -> None:
-        """Read all pairs, also while they change: each fits its digest, and all are of one moment.
+        """Read all pairs, even while they change: check each digest, and the sum of all.
 
-        Some 0.8 s of CPU time per million pairs. Raises `IndexDamaged`.
+        This takes about 0.8 s of CPU time per million pairs.
+
+        Raises:
+            IndexDamaged: A digest does not match, or the device has lost a write.
         """
         actual, expected = await self._sum_digests(next_pause_s), self.stored_totals.digest_sum
         if actual != expected:
             raise IndexDamaged(
-                f"the index is not of one moment: the device lost a write (sum {actual:016x} instead of"
+                f"the index is inconsistent: the device lost a write (sum {actual:016x} instead of"
                 f" {expected:016x})"
             )
 
     async def _sum_digests(self, next_pause_s: Callable[[], float] = no_pause) -> int:
-        """Return the sum of the digests of all pairs that the map has at the end. Raises `IndexDamaged`."""
+        """Return the sum of the digests of all pairs in the map at the end. Raises `IndexDamaged`."""
         assert self._digest_scan is None, "one pass at a time"
         self._digest_scan = scan = _DigestScan()
         try:
@@ -423,12 +433,16 @@ class Index:
             self._digest_scan = None
 
     async def checkpoint(self, position: IndexCheckpoint, *, rest_s: float = 0.0) -> None:
-        """Write what is in memory, in one synced transaction that makes ``position`` the saved one.
+        """Write the changes in memory, and the position, in one synced transaction.
 
-        ``rest_s``: between two slices of it, for what is done beside, unless more comes than is written.
+        The state at the call is written. Later changes are left to the next checkpoint.
 
-        Writes the state at the call; later changes stay for the next checkpoint. Raises `DiskFull`: then
-        nothing was written, and `checkpoint` is called again.
+        Args:
+            position: The new position of the index.
+            rest_s: The pause between two slices, for other work. Without effect if extents are added faster
+                than they are written.
+        Raises:
+            DiskFull: Nothing was written. The caller may call `checkpoint` again.
         """
         frozen_ledgers, self._dirty_extents = self._dirty_extents, {}
         dirty_ledgers, self._dirty_states = list(self._dirty_states), {}
@@ -488,16 +502,23 @@ class Index:
         position: IndexCheckpoint | None = None,
         added_bytes_by_file: Mapping[int, int] | None = None,
     ) -> None:
-        """One synced transaction, which says what the map holds after it. Raises `DiskFull`.
+        """Run one synced transaction, which also stores the totals. Raises `DiskFull`.
 
-        ``saved``: its position from now on. ``added``: of the bytes in each file that it holds from now on,
-        those that were in memory.
+        Args:
+            puts: Keys and stored values.
+            deletes: Keys to delete.
+            totals: The totals after the transaction.
+            position: The new position; None for the present one.
+            added_bytes_by_file: Bytes of extents that were in memory before, and are already counted in
+                `live_bytes`.
         """
         position = position or self._stored_checkpoint
-        assert position is not None, "runs that are changed have been checkpointed"
+        assert position is not None, "changed extents have been checkpointed"
         position = replace(position, totals=totals)
         digests_before = self.stored_totals.digest_sum
-        assert digests_before is not None, "a start has counted what an older program left out"
+        assert digests_before is not None, (
+            "a start has computed the totals that an older version omits"
+        )
         replaced: Mapping[bytes, bytes] = {}
 
         def summary(pairs: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
@@ -524,7 +545,7 @@ class Index:
         self.stored_totals, self._stored_checkpoint = totals, position
 
     async def _release_frozen(self, frozen_ledgers: dict[Ledger, None]) -> None:
-        """The map has what was kept for readers meanwhile."""
+        """Drop the extents that were kept for readers during the checkpoint, because the map has them now."""
         for count, ledger in enumerate(frozen_ledgers, 1):
             if ledger.frozen_extents is not None:
                 ledger.last_indexed_entry = max(
@@ -535,10 +556,7 @@ class Index:
                 await trio.lowlevel.checkpoint()
 
     async def find_removable_tombstones(self) -> None:
-        """Before a checkpoint: find some tombstones in the map that may end, where their bound has moved.
-
-        Raises `IndexDamaged`.
-        """
+        """Before a checkpoint, find tombstones in the map that it may remove. Raises `IndexDamaged`."""
         self._removable_tombstones, self._tombstone_scan_next = [], None
         if self._tombstone_scan_wanted:
             self._tombstone_scan_wanted, self._tombstone_scan_from = False, 0
@@ -563,9 +581,10 @@ class Index:
             await trio.lowlevel.checkpoint()
 
     def _tombstones_to_remove(self, below: int, dirty_ledgers: list[Ledger]) -> list[int]:
-        """Tombstones that are not needed: the map has them, without runs, and nothing of theirs is under way.
+        """Return the found tombstones that are not in use and have no unwritten state.
 
-        Of the moment of the position: a block after it that holds a run of theirs would be missed something.
+        This runs at the moment of the position. Otherwise, a block after the position could have an extent of
+        a ledger without a state, which a replay treats as a loss.
         """
         if not self._removable_tombstones:
             return []
@@ -580,12 +599,12 @@ class Index:
         return ended
 
     def _remove_tombstones(self, ledger_ids: list[int]) -> None:
-        """The map has them no more."""
+        """Forget tombstones that the checkpoint has deleted from the map."""
         self._tombstone_scan_from, self._removable_tombstones = self._tombstone_scan_next, []
         for ledger_id in ledger_ids:
             ledger = self._ledgers.get_loaded(ledger_id)
             if ledger is not None and ledger.deleted and self._is_needed(ledger):
-                self.mark_state_dirty(ledger)  # it came to be used meanwhile: written again
+                self.mark_state_dirty(ledger)  # in use since the selection, so it is written again
             else:
                 self._ledgers.remove_tombstone(ledger_id)
 
@@ -599,7 +618,7 @@ class Index:
     def _drop_frozen(
         self, frozen_ledgers: dict[Ledger, None], deleted_ledgers: dict[Ledger, None]
     ) -> None:
-        """What was never written of deleted ledgers need not be."""
+        """Drop frozen extents of deleted ledgers, which need not be written."""
         for ledger in deleted_ledgers:
             if ledger in frozen_ledgers and ledger.frozen_extents is not None:
                 self.extents_frozen -= len(ledger.frozen_extents)
@@ -629,7 +648,7 @@ class Index:
         totals: IndexTotals,
         pause_s: float,
     ) -> Counter[int]:
-        """Add what was kept to ``puts``; return how many bytes of each file that is."""
+        """Add the frozen extents to ``puts``; return their bytes by file."""
         added_bytes_by_file: Counter[int] = Counter()
         puts_at_pause = len(puts)
         for ledger in frozen_ledgers:
@@ -645,13 +664,13 @@ class Index:
         return added_bytes_by_file
 
     async def _pause_between_slices(self, pause_s: float) -> None:
-        """Between two slices of a checkpoint; for one turn where as much has come meanwhile as it writes."""
+        """Pause for other work, or only yield if as many extents were added as are being written."""
         await trio.sleep(pause_s if self.extents_in_memory < self.extents_frozen else 0)
 
     async def _extent_keys_of_deleted(
         self, deleted_ledgers: dict[Ledger, None], totals: IndexTotals
     ) -> list[bytes]:
-        """The runs of deleted ledgers that the map holds."""
+        """Return the keys of the map's extents of deleted ledgers, and subtract them from ``totals``."""
         deletes: list[bytes] = []
         for count, ledger in enumerate(deleted_ledgers, 1):
             if count % PAIRS_PER_PAGE == 0:
@@ -669,7 +688,9 @@ class Index:
     async def _add_extent_keys_of_removed_files(
         self, written_keys: set[bytes], deletes: list[bytes], totals: IndexTotals
     ) -> None:
-        """The runs of files that are gone, which nothing else deletes or writes anew."""
+        """Add to ``deletes`` the keys of extents in removed files, unless they are deleted or written
+        already.
+        """
         skipped_keys = {*written_keys, *deletes}
         async for key, value in pairs_between(self.ordered_map, b"r", b"s"):
             extent = decode_extent(key, value)
@@ -683,7 +704,7 @@ class Index:
         dirty_ledgers: list[Ledger],
         frozen_bytes: int,
     ) -> None:
-        """A checkpoint wrote nothing: all it took is dirty again, beside what came meanwhile."""
+        """Mark all changes of a failed checkpoint as unwritten again, in addition to later changes."""
         for ledger in frozen_ledgers:
             frozen, ledger.frozen_extents = ledger.frozen_extents, None
             if frozen is None:
@@ -707,7 +728,7 @@ class Index:
 async def pairs_between(
     ordered_map: OrderedMap, start: bytes, end: bytes, next_pause_s: Callable[[], float] = no_pause
 ) -> AsyncIterator[tuple[bytes, bytes]]:
-    """Yield the pairs of a map in key order, a page at a turn of the loop."""
+    """Yield the pairs of a map in key order, one page per event-loop iteration."""
     while page := ordered_map.scan(start, end, PAIRS_PER_PAGE):
         for pair in page:
             yield pair
@@ -716,7 +737,7 @@ async def pairs_between(
 
 
 def _is_in_use(ledger: Ledger) -> bool:
-    """May somebody still rely on the object, or on its state?"""
+    """Whether a stream, a long poll or an unwritten extent depends on the object."""
     return bool(
         ledger.stream_count
         or ledger.long_polls

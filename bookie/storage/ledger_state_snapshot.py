@@ -119,7 +119,7 @@ async def _read_chunks(
             digest.update(data)
             yield data
         if digest.intdigest() != snapshot.digest:
-            raise CorruptData(f"{name} does not fit its digest")
+            raise CorruptData(f"{name} does not match its digest")
     finally:
         file.close()
 

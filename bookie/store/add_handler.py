@@ -261,7 +261,7 @@ class AddHandler:
         refusal = self.refusal(stream)
         if refusal is None and size_bytes > self._ring.entry_bytes_max:
             refusal = RecordTooLarge(
-                f"{size_bytes} bytes in one frame, allowed are {self._ring.entry_bytes_max}"
+                f"{size_bytes} bytes in one frame, but at most {self._ring.entry_bytes_max} are allowed"
             )
         if (
             refusal is None
@@ -307,7 +307,7 @@ class AddHandler:
                 error = ProtocolError(f"a record of {length} bytes in {size_bytes - position}")
                 break
             if digest_of(body[position + 8 : record_end]) != digest:
-                error = CorruptData(f"ledger {ledger_id} entry {entry}: the digest does not fit")
+                error = CorruptData(f"ledger {ledger_id} entry {entry}: the digest does not match")
                 break
             if record_ledger_id != ledger_id or not -1 <= lac < entry <= entry_id_max:
                 error = InvalidRequest(
@@ -315,7 +315,9 @@ class AddHandler:
                 )
                 break
             if version != version_known:
-                error = UnsupportedFormat(f"record version {version}, known is {version_known}")
+                error = UnsupportedFormat(
+                    f"record version {version} is not supported, only {version_known}"
+                )
                 break
             if entry != expected_entry or entry <= last_added:
                 if count:
@@ -337,7 +339,7 @@ class AddHandler:
                     if stored_digest >= 0:
                         if stored_digest != digest:
                             error = EntryConflict(
-                                f"ledger {ledger_id} entry {entry} is here with other bytes"
+                                f"ledger {ledger_id} entry {entry} is stored here with other bytes"
                             )
                             break
                         stats.duplicates += 1

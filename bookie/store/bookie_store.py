@@ -140,7 +140,7 @@ class BookieStore:
                     self.checkpointer.run,
                     self.file_removal.remove_dead_files,
                 )
-                nursery.start_soon(keep_running, "the look at free space", self._monitor_disk)
+                nursery.start_soon(keep_running, "the check of free space", self._monitor_disk)
                 nursery.start_soon(self.device_reader.run)
                 nursery.start_soon(keep_running, "compaction", self.compactor.run)
                 nursery.start_soon(keep_running, "the end of long polls", self.long_polls.run)
@@ -199,7 +199,7 @@ class BookieStore:
         if self._journal.waits_for_space:
             on_fenced(
                 ledger,
-                TooBusy(f"the disk of bookie {self.bookie_id} is full, and so is its reserve"),
+                TooBusy(f"the disk of bookie {self.bookie_id} is full, and its reserve is used up"),
             )
             self.ledgers.release_if_unused(ledger)
             return

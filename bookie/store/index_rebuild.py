@@ -1,7 +1,7 @@
-"""Rebuild a lost or damaged index from the journal, the cold files and the states (H7).
+"""Rebuild a lost or damaged index from the journal, the compacted files and the states (H7).
 
-Runs come from the footers of the files, and from their blocks where a file has none. States come from the
-newest file head that is whole, or from the snapshot that it names.
+Extents are read from the footers of the files, and from the blocks of a file without a footer. States are
+read from the newest complete file head, or from the snapshot that it names.
 """
 
 from ...runtime.interfaces.errors import CorruptData
@@ -31,10 +31,10 @@ class IndexRebuild:
         self._ledgers = verifier.ledgers
         self._index = verifier.index
         self._dead_below = 0
-        """All states are known, so runs of unknown ledgers below this ID are dead, not lost."""
+        """All states are known, so extents of unknown ledgers below this ID are dead, not lost."""
 
     async def rebuild(self) -> ReplayedJournal:
-        """Add all runs and states, and return the replayed journal (H7)."""
+        """Add all extents and states, and return the replayed journal (H7)."""
         verifier = self._verifier
         if not self._file_names:
             if verifier.has_served:
@@ -46,7 +46,7 @@ class IndexRebuild:
         scanned, base_file = await self._scan_to_newest_head()
         all_blocks = [block for number in sorted(scanned) for block in scanned[number]]
         if base_file is None and (verifier.has_served or all_blocks):
-            verifier.lose("no journal file has a whole head, and there is no index")
+            verifier.lose("no journal file has a complete head, and there is no index")
         head_block = scanned[base_file][0] if base_file is not None else None
         first_sequence = (
             head_block.sequence if head_block else min((b.sequence for b in all_blocks), default=1)
@@ -58,9 +58,8 @@ class IndexRebuild:
                 await self._scan_back_to(head.state_snapshot.next_sequence, head, scanned),
             )
             all_blocks = [block for number in sorted(scanned) for block in scanned[number]]
-            await self._load_state_snapshot(
-                head.state_snapshot
-            )  # blocks before its position repeat some of these states
+            # Before the blocks are applied, which have newer versions of some of these states.
+            await self._load_state_snapshot(head.state_snapshot)
         decision = decide(
             all_blocks,
             from_sequence=first_sequence,
@@ -81,11 +80,11 @@ class IndexRebuild:
         return replay
 
     async def _scan_to_newest_head(self) -> tuple[dict[int, list[ReplayedBlock]], int | None]:
-        """Read the journal files backward to the newest whole head with all before it synced.
+        """Read the journal files backward to the newest complete head with all blocks before it synced.
 
         Returns:
             The blocks of the files that were read, by file number. The file with this head. If no head has
-            all before it synced, the newest file with a whole head; None if no file has one.
+            all blocks before it synced, the newest file with a complete head; None if no file has one.
         """
         scanned: dict[int, list[ReplayedBlock]] = {}
         base_file: int | None = None
@@ -120,10 +119,11 @@ class IndexRebuild:
             await self._index_compacted_file(compacted)
 
     async def _compacted_newest_first(self) -> tuple[list[CompactedFile], list[CompactedFile]]:
-        """Return the whole cold files and those with punched holes, each with the newest first.
+        """Return the compacted files without and with freed pages, each newest first.
 
-        The first run of an entry keeps its place. A footer still names punched runs, whose records were moved
-        to a newer cold file, or were copied to the journal again.
+        The first indexed location of an entry is kept. The footer of a file with freed pages also lists the
+        extents in these pages. Their records were moved to a newer compacted file, or copied to the journal
+        again.
         """
         unpunched: list[CompactedFile] = []
         punched: list[CompactedFile] = []
@@ -141,7 +141,9 @@ class IndexRebuild:
     async def _scan_back_to(
         self, position: int, head: jb.Head, scanned: dict[int, list[ReplayedBlock]]
     ) -> int:
-        """Read the files from the one that holds ``position``; return the first sequence of that one."""
+        """Read the files from the one with sequence ``position`` on; return the first sequence of
+        that file.
+        """
         first_sequence = 1 << 63
         for number, first_in_file, last_in_file in head.sealed_files:
             if last_in_file >= position:
@@ -151,7 +153,7 @@ class IndexRebuild:
         return first_sequence
 
     async def _load_state_snapshot(self, snapshot: jb.StateSnapshotRef) -> None:
-        """Take the states that no journal file repeats. An older base would lack fences (H88)."""
+        """Load the states that no journal file repeats. An older snapshot would lack fences (H88)."""
         try:
             for chunk in await read_snapshot(self._disk, snapshot, self._verifier.seed):
                 for state in jb.decode_controls(memoryview(chunk)):
@@ -187,20 +189,24 @@ class IndexRebuild:
         ]
         if len(blocks) != len(expected_sequences):
             self._verifier.lose(
-                f"{len(expected_sequences) - len(blocks)} blocks of {self._file_names[number]} are gone"
+                f"{len(expected_sequences) - len(blocks)} blocks of {self._file_names[number]} are missing"
             )
         for block in blocks:
             for extent in block.extents:
                 await self._index_if_live(extent, number)
 
     async def _index_if_live(self, extent: jb.JournalExtent, number: int) -> None:
-        """Add a run that is older than the states. Without a state, its ledger was deleted or is lost."""
+        """Add an extent that is older than the states. If its ledger has no state, it was deleted
+        or is lost.
+        """
         ledger = self._ledgers.get(extent.ledger)
         if extent.ledger >= self._dead_below or (ledger is not None and ledger.is_known):
             await self._verifier.index_extent(extent, number)
 
     async def _index_compacted_file(self, compacted: CompactedFile) -> None:
-        """Add the runs of a cold file. Dead ones belong to deleted ledgers, or are in another file too."""
+        """Add the extents of a compacted file. Dead ones belong to deleted ledgers, or are in another file as
+        well.
+        """
         extents = await read_compacted_footer(self._disk, compacted, self._verifier.seed)
         if extents is not None:
             for compacted_extent in extents:
@@ -215,7 +221,7 @@ class IndexRebuild:
                 await self._index_if_live(extent, compacted.number)
             return
         self._verifier.lose(
-            f"{compacted_file_name(compacted.number)} has no sound footer, and there is no index"
+            f"{compacted_file_name(compacted.number)} has no valid footer, and there is no index"
         )
         async for ledger_id, location in scan_records(self._disk, compacted):
             extent = jb.JournalExtent(
@@ -225,10 +231,10 @@ class IndexRebuild:
 
 
 def _all_before_is_durable(scanned: dict[int, list[ReplayedBlock]], number: int) -> bool:
-    """Whether everything before a whole head was synced.
+    """Whether all blocks before a complete head were synced.
 
-    A start writes its head before the copies of survivors. If that start was killed and the cache lost a
-    survivor, only the head before it is complete (H4).
+    A start writes its head before the copies of unsynced blocks. If that start was killed and an unsynced
+    block was lost from the page cache, only the head before it is complete (H4).
     """
     head = scanned[number][0]
     highest_durable = max(
@@ -238,7 +244,7 @@ def _all_before_is_durable(scanned: dict[int, list[ReplayedBlock]], number: int)
 
 
 def _has_complete_head(file_blocks: list[ReplayedBlock]) -> bool:
-    """Whether a file begins with its head and all the states that belong to it."""
+    """Whether a file begins with its head and all states that belong to it."""
     if not file_blocks or file_blocks[0].head is None:
         return False
     state_count = file_blocks[0].head.state_blocks

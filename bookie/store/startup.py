@@ -1,8 +1,8 @@
 """Start a bookie: replay its data, rewrite blocks that may be unsynced, then serve.
 
-1. Load the index. Its map stores the journal position that it covers, and totals of its contents. Other pairs
-   are read only when the replay requires them. A damaged index is deleted and rebuilt (`index_rebuild.py`,
-   H7).
+1. Load the index. Its map stores the journal position that it covers, and totals of its contents. All pairs
+   are verified, but a ledger is loaded only when the replay needs it. A damaged index is deleted and rebuilt
+   (`index_rebuild.py`, H7).
 2. Replay the journal after this position, and verify it (`journal_replay.py`, `journal_verifier.py`).
 3. Begin a new journal file, copy into it the blocks that count and may be unsynced, and sync it
    (`first_journal_file.py`).
@@ -93,7 +93,7 @@ async def open_store(
             # The replay encountered damage in the map. Handle it like damage that loading the index finds.
             if checkpoint is None:
                 raise
-            log.error("bookie %s: the index is built again: %s", identity.bookie_id, error)
+            log.error("bookie %s rebuilds its index: %s", identity.bookie_id, error)
             ledgers, index = await _new_index(map_disk, options, index)
             verified = await _verify(new_verifier(ledgers, index), None)
         storage = _make_storage(host, options, identity, ledgers, index)
@@ -203,7 +203,7 @@ def _journal_names(disk: Disk) -> dict[int, str]:
         if number is not None:
             names[number] = name
         elif name.startswith(FILE_PREFIX):
-            log.warning("%s is no journal file of a bookie's: it is left alone", name)
+            log.warning("%s is not a journal file of a bookie, and is ignored", name)
     return names
 
 
@@ -219,7 +219,7 @@ async def _read_identity(disk: Disk, bookie_id: str) -> tuple[bytes | None, Jour
     try:
         data = await read_file(disk, IDENTITY_FILE_NAME)
     except (CorruptData, DiskFailed) as error:  # handled as damaged: the index may have the seed
-        log.error("bookie %s: %s cannot be read: %s", bookie_id, IDENTITY_FILE_NAME, error)
+        log.error("bookie %s: %s cannot be read (%s)", bookie_id, IDENTITY_FILE_NAME, error)
         data = b""
     identity = decode_identity(data) if data is not None else None
     if identity is not None:
@@ -240,7 +240,7 @@ async def _open_index(
         return ledgers, index, checkpoint
     except (CorruptData, LedgerStateUnknown) as error:
         reason = str(error)
-        text = "bookie %s: the index is built again: %s"
+        text = "bookie %s rebuilds its index: %s"
         INDEX_REBUILT.emit(log, text, bookie_id, reason, bookie=bookie_id, why=reason)
         return *await _new_index(disk, options, index), None
 

@@ -110,7 +110,7 @@ async def test_a_position_from_the_past_among_newer_pairs_is_noticed(autojump_cl
         await store.checkpoint()
     index._maps[MAP_NAME].values[META_KEY] = old
 
-    with pytest.raises(IndexDamaged, match="not of one moment"):
+    with pytest.raises(IndexDamaged, match="index is inconsistent"):
         await _load(await index.open_map(MAP_NAME))
     async with running(journal, MANUAL, index) as store:
         assert store.ledgers.get_known(7, KEY).fenced
