@@ -30,7 +30,7 @@ Operations on ledgers:
                                       made them durable.
     ledgers/ledger_table.py           The state of ledgers in memory, their add streams, and the requests that
                                       wait for a LAC.
-    ledgers/ledger_existence.py       Ask the metadata about an unknown old ledger before an add to it is
+    ledgers/ledger_existence.py       Query the metadata about unknown ledgers before an add to them is
                                       accepted.
     ledgers/long_poll.py              Requests that wait until the LAC of a ledger advances.
 
@@ -60,7 +60,7 @@ Corruption and lost data:
     integrity/limbo.py                The ledgers in limbo state, in which entries may be missing, and the end
                                       of this state (inv. 22).
     integrity/corruption_tracker.py   Record corrupt entries, check them again, and drop them when another
-                                      copy is at hand.
+                                      copy is available.
     integrity/replica_removal.py      Drop copies that no ledger record names any more, and keep a fenced
                                       stub.
     integrity/scrubber.py             Read and verify each live extent once in two weeks by default.

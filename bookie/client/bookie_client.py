@@ -275,8 +275,9 @@ class SharedAdds:
     def add(
         self, streams: tuple[AddStream, ...], stream_numbers: tuple[int, ...], record: Buffer
     ) -> bool:
-        """Add one record for each of ``streams``, with these numbers; return False if it must be sent
-        directly.
+        """Add one record for each of ``streams``; return False if it must be sent directly.
+
+        ``stream_numbers`` are the numbers of the streams.
         """
         size = len(record)
         if size >= SHARED_ENTRY_BYTES_MAX:

@@ -152,15 +152,17 @@ class BookieOptions:
 
     @property
     def block_bytes_max(self) -> int:
-        """The maximum padded length of a commit's block. A collection buffer holds one, and a file at least
-        two.
+        """The maximum padded length of a commit's block.
+
+        A collection buffer holds one, and a file at least two.
         """
         return min(self.gather_bytes, self.journal_file_bytes // 2 // PAGE_BYTES * PAGE_BYTES)
 
     @property
     def first_file_bytes(self) -> int:
-        """The size of the smallest journal file, which has space for a block of any size. Used while there is
-        space.
+        """The size of the smallest journal file, which has space for a block of any size.
+
+        Used while there is space.
         """
         size = min(self.journal_file_bytes_min, self.journal_file_bytes)
         return max(size, self.block_bytes_max + BESIDE_BLOCK_BYTES)

@@ -86,9 +86,7 @@ class BookieDiskSpace:
             self.check()
 
     def check(self) -> None:
-        """Decide again whether normal adds are accepted, and report changes to the log and the
-        subscribers.
-        """
+        """Decide again whether normal adds are accepted, and report a change."""
         facts = replace(
             self._measure(),
             no_next_file=self.no_next_file,
@@ -116,8 +114,9 @@ class BookieDiskSpace:
                 on_change()
 
     def refusal(self, *, recovery: bool) -> DistributedLogError | None:
-        """Return the error for an add now, or None if it is accepted. ``recovery``: the add is a
-        recovery's.
+        """Return the error for an add now, or None if it is accepted.
+
+        ``recovery`` is whether a recovery or a repair adds.
         """
         if self.read_only and not recovery:
             reason = "; ".join(texts_of(self.conditions))

@@ -73,8 +73,9 @@ class Reserve:
         at a time."""
 
     async def ensure(self) -> None:
-        """Create both files in full size if there is enough space and a file descriptor. Raises
-        `DiskFailed`.
+        """Create both files in full size if there is enough space and a file descriptor.
+
+        Raises `DiskFailed`.
         """
         async with self._lock:
             with contextlib.suppress(TooBusy):

@@ -15,16 +15,16 @@ unchanged and back to back::
     WRITE_LAC    ident = stream | lac i64                                              no reply
     WRITE_LACS   ident = 0      | n x (stream u64, lac i64): n WRITE_LACs in one frame no reply
     READ         ledger u64 | key 16s | first u64 | last u64 | bytes max u32 | flags u32
-       REPLY     flag 1: known  | complete_to i64 | lac i64 | records, ascending
+       REPLY     flag 1: proves absence | complete_to i64 | lac i64 | records, ascending
     FENCE, READ_LAC  ledger u64 | key 16s
-       REPLY     flag 1: known  | lac i64 | last entry i64
+       REPLY     flag 1: proves absence | lac i64 | last entry i64
     WAIT_LAC     ledger u64 | key 16s | previous lac i64 | wait ms u32 | bytes max u32
                  flag 1: persistent: answered each time the LAC advances, until the time is over, all
                  answers together have bytes max, or an answer lacked some of its records
        REPLY     flag 128: more follow | lac i64 | fenced u32 | reserved u32
                  | records previous+1..lac that are loaded and fit
     LIST_ENTRIES ledger u64 | key 16s
-       REPLY     flag 1: known  | n x (first u64, count u64), ascending
+       REPLY     flag 1: proves absence | n x (first u64, count u64), ascending
 """
 
 import struct
@@ -153,7 +153,7 @@ class ReadEntriesRequest:
 
 @dataclass(frozen=True, slots=True)
 class WaitLacRequest:
-    """Wait until the LAC is above ``previous_lac``, the ledger is fenced, or ``wait_ms`` are over."""
+    """Wait until the LAC is above ``previous_lac``, the ledger is fenced, or ``wait_ms`` have passed."""
 
     ledger: int
     key: bytes
@@ -180,9 +180,7 @@ class WaitLacRequest:
 
 
 def encode_acks(acks: list[tuple[int, int]]) -> bytes:
-    """Encode ADD_ACKS: pairs of stream and the number of its records that are durable, counted from its
-    opening.
-    """
+    """Encode ADD_ACKS: pairs of stream and how many of its records are durable since its opening."""
     return struct.pack(f"<{2 * len(acks)}Q", *chain.from_iterable(acks))
 
 
@@ -229,8 +227,9 @@ def decode_refusal(status: int, body: Buffer) -> tuple[DistributedLogError, int]
 
 
 def lac_frame(stream: int, lac: int) -> bytes:
-    """Return the complete frame of a WRITE_LAC. One step, because a thousand logs send thousands
-    per second.
+    """Return the complete frame of a WRITE_LAC.
+
+    One step, because a thousand logs send thousands per second.
     """
     return _LAC_FRAME.pack(_LAC_FRAME.size, Op.WRITE_LAC, 0, 0, stream, 0, 0, lac)
 

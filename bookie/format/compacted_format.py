@@ -43,8 +43,9 @@ assert EXTENT_ROW_BYTES == 40
 
 
 def compacted_file_name(number: int) -> str:
-    """Return the name of a compacted file. Compacted and journal files share one sequence of
-    numbers, from 1.
+    """Return the name of a compacted file.
+
+    Compacted and journal files share one sequence of numbers, from 1.
     """
     return f"{FILE_PREFIX}{number:012d}"
 

@@ -72,9 +72,7 @@ class ExtentMap:
         return self._firsts[-1] + self._counts[-1] - 1
 
     def columns(self, start: int, stop: int) -> "ExtentColumns":
-        """Return the columns of the extents from index ``start`` to before ``stop``, in the order of
-        `ExtentLocation`.
-        """
+        """Return the columns of the extents ``start`` to before ``stop``, as in `ExtentLocation`."""
         return (
             self._firsts[start:stop],
             self._counts[start:stop],

@@ -114,7 +114,7 @@ def is_repairable_limbo(flags: int) -> bool:
 
 
 class IndexDamaged(CorruptData):
-    """A value of the index does not match its checksum. The index must be rebuilt."""
+    """The index is damaged or inconsistent, and must be rebuilt."""
 
 
 @dataclass(slots=True)
@@ -408,9 +408,7 @@ def decode_extent(key: bytes, stored_value: bytes) -> ExtentLocation:
 
 
 def file_number_of(stored_value: bytes) -> int:
-    """Return the file number in an extent's stored value without verification, to skip those of
-    other files.
-    """
+    """Return the file number in an extent's stored value without verification, to skip other files."""
     return int.from_bytes(stored_value[:8], "little")
 
 

@@ -122,8 +122,8 @@ def bytes_to_read(extent: ExtentLocation, first: int, last: int, remaining_bytes
     """Estimate how many bytes to read from the start of an extent for the records ``first`` to ``last``.
 
     The estimate uses the mean record size of the extent. If the records are longer, the rest is read later.
-    The result can exceed the extent, if the following extents are needed as well. It is limited by
-    ``remaining_bytes``.
+    The result can exceed the extent, if the following extents are needed as well. ``remaining_bytes`` is the
+    space that is left in the reply.
     """
     if first > extent.first:
         # The offset of a record is found only by reading all records before it.

@@ -19,10 +19,10 @@ always leave some dead bytes, so the file would be rewritten forever."""
 SMALL_BYTES = 1024 * 1024
 SHORT_OUTPUT_S = 60.0
 SHORT_OUTPUT_BYTES = 8 * 1024 * 1024
-"""Maximum size of a compacted file in the first minute after a start: two seconds of work at the lowest rate.
-"""
+"""Maximum size of a compacted file in the first minute after a start: two seconds of work at the
+lowest rate."""
 PUNCH_DEAD_DIVISOR = 16
-"""A file is checked for free pages when a 16th of it has died since the last check."""
+"""A file is checked for pages to free when a 16th of it has died since the last check."""
 
 
 @dataclass(frozen=True, slots=True)

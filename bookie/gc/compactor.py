@@ -109,7 +109,7 @@ class Compactor:
         """Files with an extent that cannot be copied, and one such extent. They are kept until the index no
         longer refers to it."""
         self._live_bytes_at_punch: dict[int, int] = {}
-        """The live bytes of each compacted file when it was last checked for free pages."""
+        """The live bytes of each compacted file when it was last checked for pages to free."""
         self._can_punch = True
         """False once the file system has failed to free pages."""
 
@@ -123,8 +123,9 @@ class Compactor:
             wait_s = self._options.compaction_s
 
     async def _wait_until_due(self, wait_s: float) -> None:
-        """Wait until the next check is due, or until disk space is low: deletions may have made files worth
-        moving.
+        """Wait until the next check is due, or until disk space is low.
+
+        Deletions may then have made files worth moving.
         """
         due = trio.current_time() + wait_s
         while (remaining_s := due - trio.current_time()) > 0:
@@ -177,9 +178,7 @@ class Compactor:
 
     @property
     def _journal_reserve_bytes(self) -> int:
-        """Free space that a compacted file must leave for the next journal files: two, or one if space is
-        low.
-        """
+        """Free space that a compacted file must leave: two journal files, or one if space is low."""
         return (1 if self._space.is_low else 2) * self._options.first_file_bytes
 
     @property
@@ -411,7 +410,7 @@ class Compactor:
     # --- freeing pages ----------------------------------------------------------------------------
 
     async def _punch(self, numbers: list[int]) -> bool:
-        """Free the pages of compacted files that have no live record (H87).
+        """Free the pages without a live record in compacted files (H87).
 
         The live extents are read from the map. They can only become fewer, because no new reference into a
         complete compacted file is made. Head, footer and trailer are kept.
@@ -470,8 +469,9 @@ class Compactor:
     # --- pace -------------------------------------------------------------------------------------
 
     async def _run_pacing(self) -> None:
-        """Measure commit times in rounds: one second without compaction, then nine with it. Runs until
-        cancelled.
+        """Measure commit times in rounds: one second without compaction, then nine with it.
+
+        Runs until cancelled.
         """
         try:
             while True:

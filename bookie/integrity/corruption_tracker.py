@@ -144,9 +144,7 @@ class CorruptionTracker:
         self.corruption_recorded.set()
 
     def clear(self, ledger_id: int) -> None:
-        """Forget the corruption of a ledger: it was repaired, or this bookie should not store the ledger any
-        more.
-        """
+        """Forget the corruption of a ledger after its repair, or because it belongs to other bookies now."""
         self.unrepairable.pop(ledger_id, None)
         if self.corrupt_ranges.pop(ledger_id, None) is not None:
             self._index.put_extra(CORRUPTION_KEY.pack(b"x", ledger_id), None)
@@ -262,7 +260,9 @@ class CorruptionTracker:
         Returns:
             The extents that were changed.
         Raises:
-            NoSuchLedger, WrongLedgerKey, DiskFull: No entry was dropped.
+            NoSuchLedger: The ledger was deleted. No entry was dropped.
+            WrongLedgerKey: The ledger has another key. No entry was dropped.
+            DiskFull: The index could not be written. No entry was dropped.
         """
         ledger = self._ledgers.get_or_make(ledger_id)
         ledger.check_key(key)

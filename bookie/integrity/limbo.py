@@ -44,16 +44,15 @@ class LimboLedgers:
 
     @property
     def includes_all(self) -> bool:
-        """Whether all unknown ledgers are in limbo state, because no bound was set since the loss
-        (`lower_bound`).
+        """Whether all unknown ledgers are in limbo state.
+
+        This is so until `lower_bound` sets the first bound after a loss.
         """
         return self._ledgers.limbo_below == LIMBO_ALL
 
     @property
     def known_bound(self) -> int:
-        """Unknown ledgers with a lower ID are in limbo state. 0 if there are none, or if there is no bound
-        yet.
-        """
+        """The ID below which unknown ledgers are in limbo state; 0 for none, or without a bound yet."""
         return 0 if self.includes_all else self._ledgers.limbo_below
 
     @property

@@ -125,7 +125,7 @@ class Scrubber:
         cost = 0
         extents = self._index.runs_from(progress.ledger, progress.entry, EXTENTS_PER_BATCH)
         for ledger_id, extent in extents:
-            # A run that cannot be verified is skipped. The next pass tries it again.
+            # An extent that cannot be verified is skipped. The next pass tries it again.
             unit = f"the scrub of ledger {ledger_id} from entry {extent.first}"
             with self._failures.attempt(unit, every_s=self._every_s):
                 await self._scrub_extent(progress, ledger_id, extent)

@@ -42,8 +42,9 @@ unknown status."""
 
 
 class LedgerExistence:
-    """Query the status of ledgers, one query at a time. IDs that arrive during a query are in the
-    next one.
+    """Query the status of ledgers, one query at a time.
+
+    IDs that arrive during a query are in the next one.
     """
 
     def __init__(self, query_statuses: QueryLedgerStatuses, failures: WorkFailures) -> None:

@@ -137,8 +137,9 @@ class Ledger:
 
     @property
     def limbo(self) -> bool:
-        """Whether entries or a fence may be lost. The bookie gives no negative answers for such a ledger
-        (inv. 22).
+        """Whether entries or a fence may be lost.
+
+        The bookie gives no negative answers for such a ledger (inv. 22).
         """
         return bool(self.flags & jb.LIMBO)
 
@@ -371,8 +372,9 @@ class LedgerTable:
             self._evict(ledger_id)
 
     def set_state(self, ledger: Ledger, flags: int, lac: int, key: bytes) -> None:
-        """Apply a state from the disk. The flags and the key of the last state apply; the LAC never
-        decreases.
+        """Apply a state from the disk.
+
+        The flags and the key of the last state apply; the LAC never decreases.
         """
         self.set_flags(ledger, flags)
         _apply_state(ledger, KnownLedgerState(ledger.id, flags, lac, key))
@@ -485,9 +487,7 @@ class LongPollOwner(Protocol):
     """The connection of a long poll."""
 
     def on_poll_done(self, poll: "LongPoll", error: DistributedLogError | None) -> None:
-        """End a poll because the LAC advanced, the ledger was fenced, the poll timed out, or ``error``
-        occurred.
-        """
+        """End a poll after an advance of the LAC, a fence, a timeout or ``error``."""
         ...
 
     def on_lac_advanced(self, poll: "LongPoll") -> bool:

@@ -74,8 +74,9 @@ class BookieAuthorizer:
         self._listeners: dict[Callable[[], None], None] = {}
 
     def hear(self, said: BookieKeysReply) -> None:
-        """Apply an answer of the leader. If anything changed, all connections check their streams and polls
-        again.
+        """Apply an answer of the leader.
+
+        If anything changed, all connections check their streams and polls again.
         """
         self._updated_at = trio.current_time()
         revoked_at_revision = dict(said.revoked_at_revisions)

@@ -62,8 +62,9 @@ class _PendingListing:
 
 
 class SessionReads:
-    """The reads of one connection. ``owner`` is the connection, to which reads from the device are
-    attributed.
+    """The reads of one connection.
+
+    ``owner`` is the connection, to which reads from the device are attributed.
     """
 
     def __init__(

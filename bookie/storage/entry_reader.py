@@ -37,8 +37,9 @@ RESUME_OFFSETS_MAX = 1024
 
 @dataclass(slots=True)
 class CollectedEntries:
-    """The result of a read. ``parts`` has all requested entries up to ``complete_to`` that are
-    stored here.
+    """The result of a read.
+
+    ``parts`` has all requested entries up to ``complete_to`` that are stored here.
     """
 
     parts: list[bytes | memoryview]
@@ -51,8 +52,9 @@ class CollectedEntries:
 
 
 class FileRemoved(CorruptData):
-    """The file was removed since the index was read. The index now has another location of its
-    live records.
+    """The file was removed since the index was read.
+
+    The index now has another location of its live records.
     """
 
 
@@ -206,9 +208,7 @@ class EntryReader:
         remaining_bytes: int,
         prefetch_bytes: int,
     ) -> RecordSlice | None:
-        """Append records of an extent, of which ``prefetch_bytes`` are read; None if the device
-        must be read.
-        """
+        """Append records from the first ``prefetch_bytes`` of an extent; None if the device must be read."""
         at_least_one = not collected.parts
         source: ReadSource | None = None
         view = self._buffer.find_bytes(extent.file_number, extent.offset, extent.length)
@@ -242,9 +242,7 @@ class EntryReader:
     def _from_resume_offset(
         self, ledger: Ledger, extent: ExtentLocation, entry: int
     ) -> ExtentLocation:
-        """Return the part of the extent from ``entry`` on, if a reply ended just before it; otherwise the
-        extent.
-        """
+        """Return the part of the extent from ``entry`` on if its offset is known, otherwise the extent."""
         resume_point = self._resume_offsets.get((ledger.id, entry))
         if resume_point is None or resume_point[0] != extent.file_number:
             return extent
@@ -259,9 +257,7 @@ class EntryReader:
     def _record_resume_offset(
         self, ledger: Ledger, entry: int, file_number: int, offset: int
     ) -> None:
-        """Remember the offset of ``entry``, so that a sequential reader does not start again at
-        the extent.
-        """
+        """Remember the offset of ``entry``, at which a sequential reader continues."""
         self._resume_offsets[(ledger.id, entry)] = (file_number, offset)
         if len(self._resume_offsets) > RESUME_OFFSETS_MAX:
             self._resume_offsets.popitem(last=False)
@@ -290,9 +286,7 @@ class EntryReader:
     def loaded_view(
         self, location: ExtentLocation, extent: LoadedExtent | None
     ) -> memoryview | None:
-        """Return the bytes of an extent, which are valid until the next ``await``; None if the device must be
-        read.
-        """
+        """Return the bytes of an extent, valid until the next ``await``; None if the device must be read."""
         view = self._buffer.find_bytes(location.file_number, location.offset, location.length)
         if view is None and extent is not None:
             view = extent.find_bytes(location.file_number, location.offset, location.length)

@@ -182,9 +182,7 @@ class FilePreallocator:
         return next_file
 
     def adapt_size(self, length: int, filled_in_s: float) -> None:
-        """Size the next files by the rate at which one of ``length`` bytes was filled in ``filled_in_s``
-        seconds.
-        """
+        """Size the next files by the rate at which ``length`` bytes were filled in ``filled_in_s``."""
         options = self._options
         rate = length / max(filled_in_s, 0.001)
         size = options.first_file_bytes

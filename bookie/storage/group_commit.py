@@ -227,8 +227,9 @@ class GroupCommit:
             self.checkpoint_wanted.set()
 
     async def write_watermarks(self) -> None:
-        """After a short idle time, write one small block that proves the last sync (H3). Runs until
-        cancelled.
+        """After a short idle time, write one small block that proves the last sync (H3).
+
+        Runs until cancelled.
         """
         idle_s = IDLE_WATERMARK_S
         while True:

@@ -251,9 +251,7 @@ class Index:
         self._removed_files |= numbers
 
     def request_tombstone_scan(self) -> None:
-        """Remove tombstones with the next checkpoints, because the bound below which they are not needed has
-        increased.
-        """
+        """Remove tombstones below the increased bound with the next checkpoints."""
         self._tombstone_scan_wanted = True
 
     async def delete_extents(self, ledger: Ledger) -> None:
@@ -688,9 +686,7 @@ class Index:
     async def _add_extent_keys_of_removed_files(
         self, written_keys: set[bytes], deletes: list[bytes], totals: IndexTotals
     ) -> None:
-        """Add to ``deletes`` the keys of extents in removed files, unless they are deleted or written
-        already.
-        """
+        """Add to ``deletes`` the extents in removed files that are neither deleted nor written already."""
         skipped_keys = {*written_keys, *deletes}
         async for key, value in pairs_between(self.ordered_map, b"r", b"s"):
             extent = decode_extent(key, value)

@@ -313,8 +313,9 @@ class Journal:
         return self._offset + length + footer + jb.TRAILER_SPACE <= self._limit
 
     def _assign_position(self, block: CommitBlock) -> None:
-        """Complete the header of a taken block for the next position in the file. It must be
-        written at once.
+        """Complete the header of a taken block for the next position in the file.
+
+        It must be written at once.
         """
         self._write_began_at = trio.current_time()
         blocks.write_header(
@@ -504,9 +505,7 @@ class Journal:
         self.file_bytes[self.number] = self._limit
 
     async def _seal(self, sealing: "_FileToSeal") -> None:
-        """Write footers and trailer of the previous file, after its preallocated space is no longer being
-        zeroed.
-        """
+        """Write footers and trailer of the previous file, when none of its space is being zeroed any more."""
         offset = sealing.end
         extents = sealing.footer_extents
         for start in range(0, len(extents), jb.FOOTER_EXTENTS_MAX):

@@ -146,9 +146,7 @@ class JournalBuffer:
         return self._open_block(0)
 
     def newest(self) -> CommitBlock | None:
-        """Return the block that is being collected, to join its commit without a record; None while the ring
-        is full.
-        """
+        """Return the open block, to join its commit without a record; None while the ring is full."""
         return self._open_blocks[-1] if self._open_blocks else self._open_block(0)
 
     def _open_block(self, length: int) -> CommitBlock | None:

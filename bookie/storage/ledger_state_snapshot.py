@@ -42,7 +42,7 @@ def snapshot_file_name(number: int) -> str:
 
 
 def snapshot_file_numbers(disk: Disk) -> list[int]:
-    """Return the numbers of the files with the name of a snapshot, in the order of the directory."""
+    """Return the numbers of the files with the name of a snapshot, ascending."""
     names = (name.removeprefix(FILE_PREFIX) for name in disk.list() if name.startswith(FILE_PREFIX))
     return [int(digits) for digits in names if len(digits) == 12 and digits.isdecimal()]
 
@@ -59,7 +59,8 @@ async def write_snapshot(
         seed: The seed of the digest.
         states: The records.
     Raises:
-        DiskFull, DiskFailed: The file could not be written.
+        DiskFull: There is no space for the file.
+        DiskFailed: The file could not be written.
         CorruptData: The file reads back differently.
     """
     file = await disk.create(snapshot_file_name(number))

@@ -128,9 +128,7 @@ class AddHandler:
         self._ledgers.release_if_unused(stream.ledger)
 
     def refusal(self, stream: IncomingStream) -> DistributedLogError | None:
-        """Return the error with which the stream must be refused, by the state of its ledger and this bookie;
-        or None.
-        """
+        """Return the error for a stream that accepts no more records, by the state of ledger and bookie."""
         ledger = stream.ledger
         if ledger.flags:
             if ledger.flags & jb.DELETED:
@@ -202,8 +200,9 @@ class AddHandler:
             self._lookup(stream.ledger.id, partial(self._on_lookup_done, stream))
 
     def _on_lookup_done(self, stream: IncomingStream, status: LedgerStatus | None) -> None:
-        """Add the deferred records or refuse the stream. `take` checks the flags of the ledger after this
-        (H95).
+        """Add the deferred records or refuse the stream.
+
+        `take` checks the flags of the ledger after this (H95).
         """
         if stream.refused:
             return

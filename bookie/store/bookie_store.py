@@ -7,8 +7,7 @@
   commit, and with other bytes it is refused.
 - A ledger of which entries or a fence may be lost is in limbo state, and gives no negative answers (inv. 22).
 
-All methods but `run` and the `async` ones are synchronous. Their callbacks follow the sync that makes the
-request durable.
+Callbacks of synchronous methods follow the sync that makes the request durable.
 """
 
 from collections import deque
@@ -306,9 +305,7 @@ class BookieStore:
     def on_corruption(
         self, error: DistributedLogError, ledger_id: int, first: int, last: int
     ) -> None:
-        """Record that entries ``first`` to ``last`` could not be read, because a file is missing
-        or corrupt.
-        """
+        """Record that entries ``first`` to ``last`` are unreadable, because a file is missing or corrupt."""
         self.corruption_tracker.record(ledger_id, first, last)
         self.stats.damaged_reads += 1
         self.conditions.set(
@@ -351,8 +348,9 @@ class BookieStore:
 
     @property
     def durable_to(self) -> int:
-        """The sequence of the last block that is known to be synced. A start that finds less has
-        lost data.
+        """The sequence of the last block that is known to be synced.
+
+        A start that finds less has lost data.
         """
         return self._journal.durable_to
 

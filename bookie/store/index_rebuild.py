@@ -141,9 +141,7 @@ class IndexRebuild:
     async def _scan_back_to(
         self, position: int, head: jb.Head, scanned: dict[int, list[ReplayedBlock]]
     ) -> int:
-        """Read the files from the one with sequence ``position`` on; return the first sequence of
-        that file.
-        """
+        """Read the files from the one with ``position`` on; return the first sequence of that file."""
         first_sequence = 1 << 63
         for number, first_in_file, last_in_file in head.sealed_files:
             if last_in_file >= position:
@@ -196,16 +194,18 @@ class IndexRebuild:
                 await self._index_if_live(extent, number)
 
     async def _index_if_live(self, extent: jb.JournalExtent, number: int) -> None:
-        """Add an extent that is older than the states. If its ledger has no state, it was deleted
-        or is lost.
+        """Add an extent that is older than the states.
+
+        If its ledger has no state, it was deleted or is lost.
         """
         ledger = self._ledgers.get(extent.ledger)
         if extent.ledger >= self._dead_below or (ledger is not None and ledger.is_known):
             await self._verifier.index_extent(extent, number)
 
     async def _index_compacted_file(self, compacted: CompactedFile) -> None:
-        """Add the extents of a compacted file. Dead ones belong to deleted ledgers, or are in another file as
-        well.
+        """Add the extents of a compacted file.
+
+        Dead ones belong to deleted ledgers, or are in another file as well.
         """
         extents = await read_compacted_footer(self._disk, compacted, self._verifier.seed)
         if extents is not None:

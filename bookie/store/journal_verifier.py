@@ -111,8 +111,10 @@ class JournalVerifier:
         """Replay the blocks after the index's position, and verify the files.
 
         Raises:
-            IndexDamaged: The index is an older copy. CorruptData, ForeignData, UnsupportedFormat: A file
-                cannot be used.
+            IndexDamaged: The index is an older copy.
+            ForeignData: Another bookie wrote a file.
+            UnsupportedFormat: A newer version wrote a file.
+            CorruptData: The content of a valid block is inconsistent.
         """
         self.ledgers.limbo_below, self.ledgers.must_verify_below = (
             checkpoint.limbo_below,
@@ -397,9 +399,7 @@ class JournalVerifier:
                 }
 
     def _ensure_known(self, ledger: Ledger) -> None:
-        """Record a loss if a ledger with an entry has no state, because the state is written before the
-        entry.
-        """
+        """Record a loss if a ledger with an entry has no state, which is written before the entry."""
         if not ledger.deleted and not ledger.is_known:
             self.lose("a block with the state of a ledger is missing")
             self.ledgers.set_flags(ledger, ledger.flags)
