@@ -117,7 +117,6 @@ class AddStream:
         on_broken: Callable[[Exception], None],
     ) -> None:
         self.client = client
-        """The connection."""
         self._link = client.link
         self._open_request = open_request
         self.on_acked = on_acked
@@ -397,8 +396,6 @@ class BookieClient:
         may be stored or not.
 
         Args:
-            ledger: The ledger.
-            key: Its stored key.
             recovery: Whether to add for a recovery or a repair, which is possible on fenced ledgers.
             fragment_epoch: The epoch of the fragment.
             on_acked: Receives the total number of durable records of the stream, and should only count them.
@@ -536,14 +533,9 @@ class BookieClient:
         """Read entries ``first`` to ``last`` (inclusive).
 
         Args:
-            ledger: The ledger.
-            key: Its stored key.
-            first: The first entry.
-            last: The last entry.
             bytes_max: The maximum bytes of the records. A longer first record is returned alone.
             fence: Whether to fence the ledger before the read, as a recovery does.
             past_lac: Whether to return entries above the LAC.
-            timeout_s: The timeout of the request.
         """
 
         def ask(presented_key: bytes) -> Awaitable[ReadResponse]:
@@ -599,7 +591,6 @@ class BookieClient:
         """Wait on the bookie until the LAC advances, without a task here.
 
         Args:
-            request: The request.
             on_response: Receives the answer, or the error that ended the poll. The second value is whether
                 more answers follow.
             persistent: Whether to receive an answer for each advance of the LAC, with all records since the

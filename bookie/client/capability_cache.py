@@ -63,7 +63,6 @@ class CapabilityCache:
         """By (ledger, bookie), in the order of arrival."""
         self._wanted: dict[CapabilityKind, dict[int, dict[str, None]]] = {}
         self._denied_until: dict[tuple[int, CapabilityKind], float] = {}
-        """The end of each denial's validity."""
         self._credential_wanted = False
         self._wake = trio.Event()
         self._changed = trio.Event()

@@ -37,7 +37,6 @@ class Stats:
     checkpoints: int = 0
     files_removed: int = 0
     files_compacted: int = 0
-    """Compacted files that were written."""
     moved_bytes: int = 0
     """Bytes of records that were copied into compacted files."""
     punched_bytes: int = 0

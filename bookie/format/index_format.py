@@ -225,7 +225,6 @@ class IndexCheckpoint:
     must_verify_below: int = 0
     """An unknown ledger with a lower ID is looked up in the metadata before an add; see `LedgerTable`."""
     compacted_files: list[CompactedFileRow] = field(default_factory=list)
-    """Existing compacted files."""
     state_snapshot: StateSnapshotRef | None = None
     """The newest state snapshot. A head need not name it yet."""
     totals: IndexTotals | None = None
@@ -359,7 +358,6 @@ def verified_value(key: bytes, stored_value: bytes, size: int = -1) -> bytes:
     """Return a stored value without its digest.
 
     Args:
-        key: Its key.
         stored_value: The value and its digest.
         size: The expected size of the value; -1 for any.
     Raises:

@@ -112,7 +112,6 @@ class JournalExtent:
     offset: int
     """The offset of the first record in the file."""
     length: int
-    """The bytes of all records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,6 @@ class Head:
     """The number of sequences after those blocks that seal the previous file: its FOOTERs and its TRAILER."""
     must_verify_below: int = 0
     compacted_files: tuple[CompactedFileRow, ...] = ()
-    """The existing compacted files."""
     state_snapshot: StateSnapshotRef | None = None
     """The file with the states of all ledgers as of its position."""
 

@@ -40,10 +40,6 @@ def slice_extent(
 
     Args:
         view: Bytes from the start of the extent, possibly not all of them.
-        ledger_id: The ledger.
-        extent: The extent.
-        first: The first entry.
-        last: The last entry, inclusive.
         bytes_max: Maximum bytes of all records.
         at_least_one: Whether to return the first record even if it exceeds ``bytes_max``.
     Raises:

@@ -74,7 +74,6 @@ class CompactedFileWriter:
         self.corrupt: list[tuple[int, ExtentLocation]] = []
         """Extents that were not copied, because their bytes do not match the index."""
         self.first_error: CorruptData | UnsupportedFormat | None = None
-        """The first error that was found."""
 
     async def write(self, moves: Sequence[ExtentMove]) -> bool:
         """Write and sync the whole file; return False if an extent is corrupt.

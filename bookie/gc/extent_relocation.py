@@ -47,7 +47,6 @@ class ExtentRelocation:
         Extents that are only in memory are never returned.
 
         Args:
-            file_numbers: The files.
             extents_max: Return at most this many extents, but at least one.
             bytes_max: Return at most this many bytes.
             ranges: The entry ranges in the footers of the files. If the map has fewer live bytes there than

@@ -53,7 +53,7 @@ class CorruptExtent:
 
     location: ExtentLocation
     sound_parts: list[ExtentLocation]
-    """Its valid parts, ascending."""
+    """Ascending."""
 
     @property
     def corrupt_ranges(self) -> list[tuple[int, int]]:
@@ -102,7 +102,6 @@ class CorruptionTracker:
         self.repaired_ledgers = RepairCount()
         """Ledgers without corrupt entries here any more: repaired, deleted, or moved to another bookie."""
         self.corruption_recorded = trio.Event()
-        """Set when corruption was recorded."""
 
     @property
     def has_read_errors(self) -> bool:
@@ -254,8 +253,6 @@ class CorruptionTracker:
         state.
 
         Args:
-            ledger_id: The ledger.
-            key: Its key.
             candidates: Results of `find_corrupt`. An extent that now reads differently is not changed.
         Returns:
             The extents that were changed.

@@ -54,11 +54,6 @@ class Scrubber:
         """Create the scrub.
 
         Args:
-            index: The index.
-            ledgers: All ledgers.
-            corruption_tracker: Records the corrupt entries.
-            options: The options of the bookie.
-            failures: Records unexpected errors.
             start_now: Whether to begin a pass at once, because this start found a loss.
         """
         self._index = index

@@ -230,7 +230,6 @@ class LedgerTable:
         """The number of known ledgers in limbo state, without stubs of dropped copies, which need
         no repair."""
         self.tombstone_count = 0
-        """The number of tombstones."""
 
     # --- one --------------------------------------------------------------------------------------
 

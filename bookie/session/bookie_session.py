@@ -50,7 +50,6 @@ class BookieSession:
         self._read_scheduler = read_scheduler
         self._link = link
         self._info = info
-        """Returns the answer to INFO."""
         self._streams: dict[int, IncomingStream] = {}
         self._highest_stream = 0
         self._deferred: deque[tuple[IncomingStream, bytes]] = deque()

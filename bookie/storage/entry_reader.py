@@ -48,7 +48,6 @@ class CollectedEntries:
     device_extent: ExtentLocation | None = None
     """The extent at which the read stopped, because it must be read from the device."""
     extents_examined: int = 0
-    """The number of examined extents."""
 
 
 class FileRemoved(CorruptData):
@@ -143,9 +142,6 @@ class EntryReader:
         `CollectedEntries` for the entries that are complete (H9).
 
         Args:
-            ledger: The ledger.
-            first: The first entry.
-            last: The last entry.
             bytes_max: The maximum bytes of the records. A longer first record is returned alone.
             extent: Bytes that were read from the device before, or None.
         Raises:

@@ -55,7 +55,6 @@ class GroupCommit:
         """Explicit LACs since the last check, the newest of each ledger. Some may have been written since."""
         self._older_lacs: dict[Ledger, int] = {}
         self._older_lacs_due_at = -inf
-        """When the older LACs are written."""
         self._block_requests: deque[tuple[Callable[[CommitBlock], None], bool]] = deque()
         """Callbacks that wait for a block, in the order of the requests."""
         self._capacity_waiters: list[Callable[[], None]] = []

@@ -121,7 +121,6 @@ class Index:
         self._transaction_lock = trio.Lock()
         """Held by a transaction, and by a pass over all pairs while it reads a page."""
         self._digest_scan: _DigestScan | None = None
-        """The running pass over all pairs."""
 
     # --- lookups ----------------------------------------------------------------------------------
 
@@ -626,7 +625,6 @@ class Index:
     async def _add_state_puts(
         self, dirty_ledgers: list[Ledger], puts: list[tuple[bytes, bytes]], pause_s: float
     ) -> None:
-        """Add the present states of the ledgers to ``puts``."""
         state_values = [
             (
                 STATE_KEY.pack(b"s", ledger.id),

@@ -47,7 +47,7 @@ class JournalPosition:
     file_number: int
     offset: int
     first_sequence: int
-    """The sequence of the file's first block."""
+    """The first sequence of the file."""
     last_block_offset: int = -1
     """The offset of the last block before the position; -1 if there is none."""
 
@@ -62,7 +62,6 @@ class JournalCounters:
     syncs: int = 0
     commits: int = 0
     device_bytes: int = 0
-    """Bytes written to the device."""
     rolls: int = 0
     sync_seconds: DurationHistogram = field(default_factory=DurationHistogram)
     """The time to write and sync each block."""
@@ -106,7 +105,6 @@ class Journal:
         self.number = 0
         self.start_count = 0
         self.next_sequence = 1
-        """The sequence of the next block."""
         self.durable_to = 0
         self.state_snapshot: jb.StateSnapshotRef | None = None
         """The snapshot that the next file's head names in place of all states."""
@@ -115,7 +113,7 @@ class Journal:
         self.sealed_files: dict[int, tuple[int, int]] = {}
         """Existing files before the current one: first and last sequence."""
         self.compacted_files: dict[int, CompactedFile] = {}
-        """The existing compacted files, by number."""
+        """By number."""
         self.sealed_file_info: dict[int, SealedFileInfo] = {}
         """Information about the sealed files that this process has written."""
         self._entry_bytes_in_file = 0
@@ -157,11 +155,8 @@ class Journal:
             start_count: The number of this start.
             next_sequence: The sequence of the first block.
             durable_to: The highest sequence that is known to be synced.
-            new_file: The file to begin.
             predecessor: The number of the last replayed file; 0 if there is none.
             predecessor_end: The end of that file in bytes.
-            sealed_files: The existing journal files.
-            compacted_files: The existing compacted files.
             state_snapshot: The snapshot that the head names, or None.
             states: The states that the snapshot lacks, because replayed blocks may no longer count. All
                 states if there is no snapshot.
@@ -594,7 +589,6 @@ class SealedFileInfo:
     """Information about a sealed file."""
 
     sealed_at: float
-    """When it was sealed."""
     record_bytes: int
     """The bytes of the entries that were written to it, live or not."""
 

@@ -53,11 +53,7 @@ async def write_snapshot(
     """Write a snapshot of STATE records, which are given by ledger ID, and verify it by a read.
 
     Args:
-        disk: The journal's disk.
-        number: The number of the new file.
         position: The sequence of the first block whose states are not in the snapshot.
-        seed: The seed of the digest.
-        states: The records.
     Raises:
         DiskFull: There is no space for the file.
         DiskFailed: The file could not be written.

@@ -97,9 +97,7 @@ class AddHandler:
         With a wrong key, or while the ledger's copy is being dropped, the stream is refused at once.
 
         Args:
-            owner: The connection.
             number: The stream's number on the connection.
-            ledger_id: The ledger.
             key: The key that was presented, or `NO_KEY`.
             recovery: Whether the stream adds for a recovery or a repair, which may add to fenced ledgers.
             fragment_epoch: The epoch of the fragment, as the client sent it.
@@ -386,7 +384,6 @@ class AddHandler:
         Args:
             streams: The streams of the connection by number.
             items: The stream number and the bytes of each record.
-            buffer: The frame.
             offset: The offset of the first record in ``buffer``.
         Returns:
             The stream number, start and end of the first record that `take` must handle. It has been consumed

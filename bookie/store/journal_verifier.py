@@ -56,11 +56,9 @@ class VerifiedJournal:
     checkpoint: IndexCheckpoint | None
     """The position of the index; None if the index was rebuilt."""
     blank_files: set[int]
-    """Files to which nothing was ever written."""
     removed_files: set[int]
     """The numbers of removed files, which no new file may use."""
     compacted_files: dict[int, CompactedFile]
-    """The listed compacted files that exist."""
     state_snapshot: jb.StateSnapshotRef | None
     """A snapshot of states that the head of the first file may name."""
     states: list[bytes]
@@ -85,7 +83,7 @@ class JournalVerifier:
         self.disk = disk
         self.names, self.compacted_names = listing.journal, listing.compacted
         self.compacted_files: dict[int, CompactedFile] = {}
-        """The listed compacted files that exist."""
+        """Listed files that exist."""
         self.ledgers = ledgers
         self.index = index
         self.bookie_id, self.seed = identity.bookie_id, identity.seed

@@ -248,7 +248,6 @@ async def _open_index(
 async def _new_index(
     disk: Disk, options: BookieOptions, damaged: Index | None
 ) -> tuple[LedgerTable, Index]:
-    """Delete the index, and return an empty one."""
     if damaged is not None:
         damaged.close()
     await disk.delete_map(MAP_NAME)
