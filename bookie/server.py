@@ -115,7 +115,7 @@ class NewLedgerCheck:
             if not self._unchecked:
                 self._wake = trio.Event()
                 await self._wake.wait()
-            if len(self._unchecked) < CHECKED_LEDGERS_MAX:
+            if len(self._unchecked) < CHECKED_LEDGERS_MAX:  # wait for more of them
                 await trio.sleep(CHECK_GATHER_S)
             ledger_ids = sorted(islice(self._unchecked, CHECKED_LEDGERS_MAX))
             try:
@@ -123,6 +123,7 @@ class NewLedgerCheck:
             except DistributedLogError:
                 await trio.sleep(CHECK_RETRY_S)  # an error does not prove absence
                 continue
+            # Before the removals: an add may create one of these ledgers again, which is then checked again.
             for ledger_id in ledger_ids:
                 del self._unchecked[ledger_id]
             for ledger_id in missing:

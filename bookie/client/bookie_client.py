@@ -494,7 +494,10 @@ class BookieClient:
             await self._capabilities.wait_for_keys((self.bookie_id,), kind, ledger, timeout_s)
 
     def _presented_key(self, kind: CapabilityKind, ledger: int, key: bytes) -> bytes | None:
-        """Return the key or capability to present; None if it has been requested. Raises `NotAllowed`."""
+        """Return the key or capability to present. Raises `NotAllowed`.
+
+        If a capability is necessary and none is cached, request one in the background and return None.
+        """
         keys = self._capabilities
         if keys is None or not keys.active:
             return key
@@ -551,8 +554,9 @@ class BookieClient:
     def begin_read(self, request: m.ReadEntriesRequest, timeout_s: float) -> PendingReply:
         """Send a read request. Pass the result to `finish_read` or `cancel`.
 
-        If the cluster requires capabilities and none is cached, the answer is `CapabilityOutdated`. Unlike
-        this method, `read` waits for a capability.
+        If the cluster requires capabilities and none is cached, one is requested in the background. The
+        request is sent without it, and the answer is `CapabilityOutdated`. Unlike this method, `read` waits
+        for a capability.
 
         Raises:
             NotAllowed: The leader denied the capability.
@@ -589,6 +593,8 @@ class BookieClient:
         persistent: bool,
     ) -> PendingReply:
         """Wait on the bookie until the LAC advances, without a task here.
+
+        A missing capability has the same effect as for `begin_read`.
 
         Args:
             on_response: Receives the answer, or the error that ended the poll. The second value is whether

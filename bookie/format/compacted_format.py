@@ -102,7 +102,9 @@ class CompactedExtent:
     ledger: int
     location: ExtentLocation
     digest: int
-    """The xxh3_64 of the bytes of all its records."""
+    """The xxh3_64 of the bytes of all its records when the file was written.
+
+    This version does not verify it. Each record has its own digest, and pages may have been freed since."""
 
     def encode(self) -> bytes:
         """Return the row, 40 bytes."""

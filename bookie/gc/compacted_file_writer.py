@@ -147,7 +147,10 @@ class CompactedFileWriter:
         self.first_error = self.first_error or error
 
     def _add_to_footer(self, move: ExtentMove, view: memoryview) -> None:
-        """Add an extent to the footer, merged with the previous one if they are contiguous."""
+        """Add an extent to the footer, merged with the previous one if they are contiguous.
+
+        ``view`` has the bytes of its records, for the digest of the extent in the footer.
+        """
         previous = self._last_extent
         merged = (
             previous[1].merge_with(move.target)
@@ -161,6 +164,7 @@ class CompactedFileWriter:
         self._last_extent = (move.ledger, merged or move.target)
 
     def _finish_extent(self) -> None:
+        """Add the last extent, which nothing continues, to the footer with its digest."""
         if self._last_extent is not None:
             self._footer_extents.append(
                 cb.CompactedExtent(*self._last_extent, self._extent_hash.intdigest())

@@ -242,7 +242,8 @@ class Compactor:
     def _young_padding_bytes(self, number: int, file_bytes: int, bytes_max: int) -> int:
         """Return the bytes of a young journal file that are not entries, or 0 if they exceed ``bytes_max``.
 
-        ``bytes_max`` is the remaining allowance for the padding of all young files.
+        These bytes are not a reason to compact the file (`YOUNG_FILE_S`). ``bytes_max`` is the remaining
+        allowance for the padding of all young files. A file that was sealed before this start is not young.
         """
         sealed = self._journal.sealed_file_info.get(number)
         if sealed is None or trio.current_time() >= sealed.sealed_at + YOUNG_FILE_S:

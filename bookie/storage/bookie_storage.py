@@ -52,7 +52,10 @@ class BookieStorage:
                 await reserve.ensure()
 
     async def invalidate_index(self) -> None:
-        """Make the next start rebuild the index. If this write fails, that start finds the damage."""
+        """Make the next start rebuild the index. If this write fails, that start finds the damage.
+
+        Shielded with a timeout, because damage of the index ends the node and cancels its tasks.
+        """
         with trio.CancelScope(shield=True, deadline=trio.current_time() + INVALIDATE_TIMEOUT_S):
             try:
                 await self.index.invalidate()

@@ -272,9 +272,11 @@ class BookieStore:
         """Remove the tombstones of ledgers with IDs below ``below``, which are no longer needed.
 
         Afterwards, an add that would make such a ledger known waits for a query of the metadata (H89). This
-        bound is durable when the method returns, and never decreases. ``below`` should be the cluster's next
-        ledger ID of some time ago. Most ledgers below it are then already known here, so few first adds have
-        to wait.
+        bound is durable when the method returns, and never decreases. The next checkpoints then remove the
+        tombstones.
+
+        ``below`` should be the cluster's next ledger ID of some time ago. Most ledgers below it are then
+        already known here, so few first adds have to wait.
         """
         await self.limbo.require_lookup_below(below)
         self._index.request_tombstone_scan()

@@ -244,7 +244,10 @@ class JournalVerifier:
         return scanned.blocks
 
     def lose(self, reason: str, number: int = 0) -> None:
-        """Record that synced data may be lost. Only the first reason per file is kept."""
+        """Record that synced data may be lost; `verify` then puts all ledgers into limbo state.
+
+        Only the first reason per file is kept.
+        """
         if number and number in self.unreadable_files:
             return
         if number:
@@ -267,6 +270,11 @@ class JournalVerifier:
         return self.attested_sequence
 
     def _check_missing_blocks(self, decision: ReplayDecision) -> None:
+        """Record the loss of synced blocks that the replay did not find.
+
+        If the last missing block is the one in the cluster's progress record, the directory can be an older
+        copy. The reason then states this.
+        """
         if not decision.lost_ranges:
             return
         missing = ", ".join(

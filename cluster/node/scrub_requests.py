@@ -45,11 +45,13 @@ async def run_requested_scrubs(
 ) -> None:
     """Run the scrubs that are requested of this bookie, until cancelled.
 
-    The registration is updated before the request is deleted, so that a client that waits for the scrub then
+    The number of a scrub is the revision of its request, so that a later request starts another scrub. When
+    the scrub is done, the request remains for up to `HEAL_S` while corrupt entries are repaired. The
+    registration is updated before the request is deleted, so that a client that waits for the scrub then
     finds its result.
     """
     key = keys.scrub_key(bookie_id)
-    done_at = inf
+    done_at = inf  # when the present scrub was first found to be done
 
     async def look() -> None:
         nonlocal done_at
@@ -57,7 +59,7 @@ async def run_requested_scrubs(
         if request is None:
             return
         if scrub.completed_number != request.mod_revision:
-            scrub.request_pass(request.mod_revision)
+            scrub.request_pass(request.mod_revision)  # does nothing if this scrub is running
             done_at = inf
             return
         done_at = min(done_at, trio.current_time())

@@ -280,8 +280,10 @@ def fewest_sound_copies(
 ) -> int:
     """Return the lowest number of intact copies of any entry of a closed ledger.
 
-    Copies on bookies that are away, and recorded missing ranges, do not count. Fragments that are declared
-    lost completely are skipped.
+    Copies on bookies that are away, and recorded missing ranges, do not count. A bookie that lacks some
+    entries of a fragment counts as if it lacked the whole fragment, so the result can be too low. Fragments
+    that are declared lost completely are skipped. If there is no entry to count, the result is the write
+    quorum.
     """
     assert ledger.last_entry is not None, "only of a closed ledger"
     striping = ledger.striping
@@ -298,6 +300,7 @@ def fewest_sound_copies(
         lacking_bookies = {
             missing.bookie for missing in recorded if _overlaps(missing, fragment.first_entry, stop)
         }
+        # Further entries repeat the write sets of these, because striping is periodic.
         entries_to_check = 1 if striping.is_unstriped else striping.ensemble_size
         for entry in range(
             fragment.first_entry, min(stop, fragment.first_entry + entries_to_check)

@@ -46,7 +46,10 @@ class LedgerDeletion:
         self._unreadable = UnreadableRecords()
 
     async def run(self) -> None:
-        """Process the list when it changes and every 30 s, until cancelled."""
+        """Process the list when it changes and every 30 s, until cancelled.
+
+        `HOLD` is watched too, so that deletions continue as soon as an operator ends the hold.
+        """
         prefixes = (keys.delete_prefix(self._bookie_id), HOLD)
         await reconcile_on_change(
             self._metadata,

@@ -196,8 +196,8 @@ class ByteReader:
         cancelled or raises an error, the next call starts at the same offset.
 
         Args:
-            size: Maximum number of bytes. -1 means all bytes up to the end, or, if the reader follows the
-                log, the available bytes of the current entry.
+            size: Maximum number of bytes; 0 returns ``b""`` at once. -1 means all bytes up to the end, or, if
+                the reader follows the log, the available bytes of the current entry.
 
         Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.

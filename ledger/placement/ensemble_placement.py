@@ -350,9 +350,9 @@ class _PartialPlacement:
         """Whether each write set of the slot would have enough domains, or gain one."""
         if not self.policy.enforced:
             return True
-        domain = location[-1]
+        domain = location[-1]  # the label of the policy's level
         if not domain:
-            return False
+            return False  # an unknown domain cannot satisfy an enforced policy
         for window in self.striping.all_write_sets():
             if slot in window:
                 domains = {

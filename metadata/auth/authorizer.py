@@ -857,9 +857,10 @@ class Authorizer:
         return names
 
     def _is_admin(self, name: str, grant: bytes) -> bool:
-        """Whether the grant makes this user an admin.
+        """Whether the grant makes this user an admin that is not disabled.
 
-        It does not use `grants`, which a token may restrict.
+        ``grant`` is the key of a grant for the whole cluster. Its value is read directly, not by `grants`,
+        which the token of this authorizer may restrict.
         """
         try:
             rights = ROLES[decode_grant(self._state.stored_values[grant][VALUE_HEADER.size :])]

@@ -118,7 +118,10 @@ class RaftPeers:
                 self._nursery.start_soon(self._run_connection, peer, scope)
 
     def peers_without_feature(self, feature: int) -> list[str]:
-        """Return the names of other voters without this feature. They are older or not connected."""
+        """Return the names of the other voters that are not known to have this feature.
+
+        Such a voter is older, or not connected now. Learners are not checked.
+        """
         names = []
         for peer in self._replica.raft.voters:
             link = self._links.get(peer)

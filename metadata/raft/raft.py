@@ -374,11 +374,14 @@ class Raft:
         self._check_invariants()
 
     def on_persisted(self, number: int, now: float) -> None:
-        """Record that the Readys up to ``number`` are durable."""
+        """Record that the Readys up to ``number`` are durable.
+
+        On a leader, its own durable entries can complete a majority.
+        """
         self._ready_builder.on_persisted(number)
         self.watermarks.on_persisted(number)
         if self.recovery_floor is not None and self._clear_floor_if_caught_up():
-            self._reset_election_timer(now)
+            self._reset_election_timer(now)  # starts the timer, which the floor had stopped
         if self._leader_state is not None and self._leader_state.advance_commit():
             self._schedule_commit_broadcast(self._leader_state, now)
             self._step_down_if_removed()
@@ -495,6 +498,9 @@ class Raft:
 
     def _reset_election_timer(self, now: float) -> None:
         """Select a random time after which silence means that there is no leader.
+
+        If the node may not campaign (`can_campaign`), the timer is stopped. A change that lets it campaign
+        must call this method, which starts the timer again.
 
         Each voter except the leader uses its own part of the interval. So the first of them starts early
         and does not collide with the second, without a shorter timeout for any node. In term 0 there was no

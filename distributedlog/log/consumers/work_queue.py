@@ -623,9 +623,10 @@ class WorkQueue:
         return workers
 
     async def _next_end(self, first_unclaimed: DLSN, bytes_max: int) -> DLSN | None:
-        """Return the end of a new item that starts at ``first_unclaimed``.
+        """Return the end of a new item that starts at ``first_unclaimed``, exclusive.
 
-        None if nothing is readable there.
+        None if nothing is readable there. Sets `_all_claimed` if the log is also sealed, so that waiting
+        callers can return.
         """
         first = self._follower.state.earliest
         if first_unclaimed < first:
@@ -633,7 +634,7 @@ class WorkQueue:
         end = next_item_end(self._segments, first_unclaimed, bytes_max)
         page: int | None = first_unclaimed.segment
         while end is None and page is not None:
-            await self._follower.load()
+            await self._follower.load()  # `_load_snapshot` requires the newest state
             snapshot = await self._load_snapshot(page, SEGMENTS_PLANNED)
             self._segments, page = snapshot.segments, snapshot.next_segment
             if first_unclaimed < snapshot.first_dlsn:

@@ -22,8 +22,9 @@ from ..model.log_keys import app_version_key, incarnation_text, state_key
 from ..model.log_state import decode_fields
 
 FORMAT = 1
+"""The format of a record whose application gave no content. It has the first five fields."""
 FORMAT_CONTENT = 2
-"""The format of a record with the content of the link."""
+"""The format of a record with the content of the link, as a sixth field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class AppVersion:
 
     @classmethod
     def decode(cls, value: bytes) -> "AppVersion":
-        """Decode a stored value.
+        """Decode a stored value of either format. Errors name it "a link record".
 
         Raises:
             CorruptData: The value is damaged.

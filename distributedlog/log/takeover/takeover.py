@@ -127,7 +127,12 @@ async def read_end(
 ) -> SegmentEnd:
     """Return the end of a closed ledger, read from its first and last entries.
 
-    The last entry counts the records before it. If it has no records, it has the position of the last one.
+    The last entry counts the records before it. If it is a control entry, which has no records, it has the
+    position of the last record.
+
+    Raises:
+        CorruptData: An entry is damaged, or the counts of two entries contradict each other.
+        EntriesLost: An entry at the end is declared lost.
     """
     last_entry = UNKNOWN if ledger.last_entry is None else ledger.last_entry
     length = ledger.length or 0
@@ -152,6 +157,11 @@ async def _read_end(
 async def _records_before(
     reader: SegmentEntryReader, record: SegmentRecord, last_stored: SegmentEntry, length: int
 ) -> SegmentEnd:
+    """Return the end of a segment, without the producers' snapshot.
+
+    The last entry has the counts. The txid of the first record comes from the first entry with records. In
+    the search for it, entries that are declared lost are skipped. A damaged entry raises `CorruptData`.
+    """
     last_entry = last_stored.entry
     last_record_entry, last_header = last_entry, decode_header(last_stored.payload)
     records, time_ms = last_header.records_through, last_header.written_ms
@@ -173,6 +183,7 @@ async def _records_before(
             stored_last.slot,
             time_ms,
         )
+    # The last entry has records, or it is a control entry without the position of the last record.
     while last_header.is_control and last_record_entry > 0:
         last_record_entry -= 1
         last_header = await read_header(reader, last_record_entry)
@@ -182,7 +193,9 @@ async def _records_before(
             f"entry {last_record_entry} counts {last_header.records_through}"
         )
     _, first = await _first_readable_header(reader, 0, last_record_entry)
-    if first.is_control:  # thousands may precede the first record: binary search
+    if first.is_control:
+        # An idle writer may have added thousands before the first record. Binary search for the first entry
+        # that counts a record.
         low, high = 1, last_record_entry
         while low < high:
             middle = (low + high) // 2

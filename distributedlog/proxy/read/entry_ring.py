@@ -120,7 +120,10 @@ class EntryRing:
         return cost
 
     def drop_below(self, place: EntryPosition) -> int:
-        """Drop the entries before this place and return their cost in bytes."""
+        """Drop the entries before this place and return their cost in bytes.
+
+        If ``place`` is after the last entry, the empty ring then begins and ends there.
+        """
         cost = 0
         while len(self) and self._places[self._first_index] < place:
             cost += self.evict()

@@ -466,9 +466,10 @@ class NodeConditions:
 
 
 def limited(conditions: Sequence[HealthCondition]) -> tuple[HealthCondition, ...]:
-    """Return at most `CONDITIONS_MAX` conditions, the worst first.
+    """Return at most `CONDITIONS_MAX` conditions.
 
-    If more were given, the last one counts those that are omitted.
+    If more were given, the worst are returned, the worst first. The last condition then counts those that are
+    omitted and has the worst severity of them. Otherwise, the order is not changed.
     """
     if len(conditions) <= CONDITIONS_MAX:
         return tuple(conditions)

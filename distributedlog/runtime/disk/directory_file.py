@@ -266,6 +266,11 @@ class DirectoryFile:
             self._release()
 
     def _write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write all buffers, in a worker thread or on the event loop.
+
+        The call blocks. `write_at`, `write_synced_now` and an inline syncer run it on the event loop. After
+        an error, all later writes and syncs of the file fail.
+        """
         self._check_not_failed()
         descriptor = self._fd if self._direct_fd is None else self._direct_fd
         length = sum(map(len, buffers))
@@ -284,6 +289,7 @@ class DirectoryFile:
             raise self._fail(error, f"write of {length} bytes at {offset}") from error
 
     def _sync(self) -> None:
+        """Make the writes durable, in any thread. Only one thread at a time syncs the file."""
         with self._sync_lock:
             self._fdatasync(self._fd)
 
@@ -308,6 +314,10 @@ class DirectoryFile:
         return content
 
     def _fail(self, error: OSError, action: str) -> DiskFailed:
+        """Return the error of a failed call, after which the file stays failed.
+
+        The kernel may have dropped the data, so that a repeated sync would succeed without it.
+        """
         self._disk_error = disk_error(error, f"{self._path}: {action}")
         return self._disk_error
 
