@@ -20,7 +20,7 @@ Shared by all commands:
     framework/named_clusters.py       The file of named clusters (contexts).
     connection/cluster_connection.py  Connect to the cluster: one namespace, a deadline on each answer.
     connection/name_suggestions.py    Suggest names of logs that are similar to a missing one.
-    connection/context.py             `dlog context`: name clusters and choose one.
+    connection/context.py             `dlog context`: name clusters and select one.
     help/help.py                      `dlog help` and `dlog completion`: help of commands, completion in
                                       shells.
     help/help_topics.py               The texts of `dlog help TOPIC`.

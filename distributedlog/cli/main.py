@@ -1,4 +1,4 @@
-"""The command `dlog`: finds the command, turns whatever goes wrong into one line and an exit code."""
+"""Run the command `dlog`: find the command, and report each failure as one line and an exit code."""
 
 import io
 import signal
@@ -17,10 +17,10 @@ from .framework.standard_streams import open_standard_streams
     cls=Group,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "DLOG"},
     examples="""
-    dlog local --demo                                        see it work: write, kill a bookie, read back
-    dlog local --data ./data                                 a cluster on this machine; prints its URI
-    export DLOG_URI=distributedlog://127.0.0.1:4181/ns       where the other commands look
-    seq 1000000 | dlog log write numbers --create            a record a line
+    dlog local --demo                                        a demonstration: write, kill a bookie, read back
+    dlog local --data ./data                                 run a cluster on this machine; prints its URI
+    export DLOG_URI=distributedlog://127.0.0.1:4181/ns       the cluster for all other commands
+    seq 1000000 | dlog log write numbers --create            append one record per line
     dlog log read numbers --limit 10
     dlog status
     """,
@@ -32,59 +32,71 @@ from .framework.standard_streams import open_standard_streams
         ),
         "log": (
             ".logs.log",
-            "Create, list, show, set up, rename, write, read, cut, seal, delete, export logs.",
+            "Create, list, show, configure, rename, write, read, truncate, seal, delete, export logs.",
         ),
         "bookies": (".cluster.status", "List the bookies.", "bookies"),
         "proxy": (
             ".cluster.proxy",
-            "List the proxies and their logs; move a log, drain a proxy, even them out.",
+            "List write proxies and their logs; move a log, drain a proxy, balance proxies.",
         ),
         "under-replicated": (
             ".storage.ledger",
-            "List ledgers that miss copies.",
+            "List ledgers that have fewer copies than required.",
             "under_replicated",
         ),
         "ledger": (
             ".storage.ledger",
-            "List, show, read, recover ledgers, below the logs; give up what is lost.",
+            "List, show, read and recover ledgers; drop lost entries.",
         ),
         "audit": (
             ".storage.ledger",
-            "Do the metadata's records refer to each other both ways?",
+            "Check that the metadata records of logs and ledgers refer to each other.",
             "audit",
         ),
-        "scrub": (".storage.scrub", "Have a bookie read all that it holds, and heal what rotted."),
-        "repair": (".storage.repair", "Bring missing copies back now, and say how far it is."),
-        "placement": (".storage.placement", "How far apart copies are kept, and which are not."),
-        "node": (".cluster.node", "May nodes be stopped for a while?"),
-        "decommission": (".storage.decommission", "Take a bookie out of the cluster for good."),
+        "scrub": (
+            ".storage.scrub",
+            "Read and verify all data of a bookie, and repair corrupt entries.",
+        ),
+        "repair": (".storage.repair", "Copy missing replicas now, and show the progress."),
+        "placement": (
+            ".storage.placement",
+            "Show or set the placement policy; list its violations.",
+        ),
+        "node": (".cluster.node", "Check whether nodes can be stopped."),
+        "decommission": (".storage.decommission", "Move all data off a bookie and remove it."),
         "metadata": (
             ".cluster.metadata",
-            "Show the metadata quorum; replace, add, remove its nodes.",
+            "Show the metadata quorum; add, remove and replace its nodes; make backups.",
         ),
-        "status": (".cluster.status", "Is the cluster healthy? Who is there?"),
-        "console": (".server.console", "The cluster in a browser: how well it is, logs, records."),
-        "bench": (".testing.bench", "Measure rates and latencies, and what the machine allows."),
+        "status": (".cluster.status", "Show the health of the cluster, and the reasons for it."),
+        "console": (".server.console", "Show the cluster in a browser: health, logs, records."),
+        "bench": (".testing.bench", "Measure rates and latencies, and the limits of the machine."),
         "check": (
             ".server.machine_check",
-            "Is this machine fit for a node, and a directory for its data?",
+            "Check whether a machine and a data directory are fit for a node.",
         ),
-        "chaos": (".testing.chaos", "Break a cluster of its own in every way; judge what it kept."),
-        "pki": (".access.pki", "Make the certificates of nodes and users."),
-        "user": (".access.user", "Make, list, disable, remove users."),
-        "grant": (".access.grant", "Say who may do what with which logs."),
-        "trust": (".access.trust", "Is it judged who may do what? Who changed it?"),
-        "whoami": (".access.trust", "Who the cluster takes you for.", "whoami"),
-        "context": (".connection.context", "Name clusters and choose one."),
+        "chaos": (
+            ".testing.chaos",
+            "Inject faults into a test cluster and check that no data is lost.",
+        ),
+        "pki": (".access.pki", "Issue the certificates of nodes and users."),
+        "user": (".access.user", "Create, list, disable and remove users."),
+        "grant": (".access.grant", "Manage the grants of users on logs."),
+        "trust": (
+            ".access.trust",
+            "Manage the authorization mode, quotas and secrets; show the audit log.",
+        ),
+        "whoami": (".access.trust", "Show your principal and your roles on the cluster.", "whoami"),
+        "context": (".connection.context", "Name clusters and select one."),
         "help": (
             ".help.help",
-            "Of a command, or on uris, contexts, exit-codes, environment, settings, positions,"
+            "Show the help of a command, or on uris, contexts, exit-codes, environment, settings, positions,"
             " durability, formats.",
         ),
-        "completion": (".help.help", "Let a shell complete commands and options.", "completion"),
+        "completion": (".help.help", "Print the completion script of a shell.", "completion"),
         "config": (
             ".server.config",
-            "What can be set, and why; files of nodes, written and checked.",
+            "List all options and their reasons; write and check node files.",
         ),
     },
 )
@@ -99,12 +111,12 @@ from .framework.standard_streams import open_standard_streams
 )
 @click.pass_context
 def command(context: click.Context, /, **_: object) -> None:
-    """A replicated log service on its own replicated storage cluster.
+    """Manage a replicated log service and its storage cluster.
 
-    Every flag has an environment variable: DLOG_<COMMAND>_<FLAG>, such as DLOG_LOG_READ_FORMAT; what
-    stands on the command line goes before it, at whatever place. Data goes to stdout, everything else to
-    stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found or exists already, 4 unreachable or
-    deadline passed, 5 refused, 6 the answer is no, 7 outcome unknown, 130 interrupted.
+    Every flag has an environment variable, DLOG_<COMMAND>_<FLAG>, such as DLOG_LOG_READ_FORMAT. Flags on
+    the command line override variables, at any position. Data is printed to stdout, everything else to
+    stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found or already exists, 4 unreachable or
+    deadline passed, 5 refused, 6 negative result of a check, 7 outcome unknown, 130 interrupted.
     """
     merge_settings(context.ensure_object(Settings), context)
 
@@ -115,20 +127,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _show_all_characters()
     sys.unraisablehook = _handle_unraisable
     code = run(arguments)
-    with suppress(ValueError):  # a thread that is not the main one has no say
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is done: its exit code stands
+    with suppress(ValueError):  # raised in a thread other than the main one
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # Ctrl-C must not change the exit code any more
     sys.exit(code)
 
 
 INTERRUPT_RETRY_S = 0.001
-"""After an interruption that was swallowed it comes again."""
+"""Delay before an ignored interruption is raised again, in seconds."""
 
 
 def _handle_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
-    """What Python swallows, where nobody can catch it: printed, but for Ctrl-C, which comes again.
+    """Print exceptions that Python cannot raise, except `KeyboardInterrupt`, which is raised again.
 
-    It may fall into a finalizer, such as an import's when it lets go of its lock: one in five hundred that
-    came while `dlog status` was loaded was passed over, and the command went on.
+    Python ignores exceptions in finalizers, such as the one that releases an import lock. One of 500
+    interruptions while `dlog status` was loaded was lost that way, and the command continued.
     """
     if unraisable.exc_type is None or not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
@@ -139,7 +153,7 @@ def _handle_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run `dlog`; return the exit code."""
+    """Run `dlog` and return the exit code."""
     settings = Settings()
     try:
         result = command.main(
@@ -150,7 +164,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         )
         sys.stdout.flush()
     except BaseException as error:
-        if isinstance(error, BrokenPipeError | SystemExit):  # click makes the one into the other
+        if isinstance(
+            error, BrokenPipeError | SystemExit
+        ):  # click turns BrokenPipeError into SystemExit
             _discard_stdout()
             error = BrokenPipeError()
         code = report(error, verbose=settings.verbose, context=settings.context)
@@ -158,7 +174,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         except (
             OSError
-        ):  # it was the error: the interpreter's own flush would end with another exit code
+        ):  # already reported; the flush at interpreter exit would change the exit code
             _discard_stdout()
         return code
     return result if isinstance(result, int) else 0
@@ -172,13 +188,13 @@ def _version(context: click.Context, _: click.Parameter, is_requested: bool) -> 
     try:
         version_text = metadata.version("distributedlog-py")
     except metadata.PackageNotFoundError:
-        version_text = "of a checkout that is not installed"
+        version_text = "from a source checkout that is not installed"
     click.echo(f"dlog {version_text}")
     context.exit()
 
 
 def _show_all_characters() -> None:
-    """A name that the locale's encoding has no characters for is printed with escapes; records are bytes."""
+    """Print characters that the locale's encoding lacks as escapes. Records are bytes and not affected."""
     stdout = sys.stdout
     if not isinstance(stdout, io.TextIOWrapper):
         return
@@ -187,7 +203,7 @@ def _show_all_characters() -> None:
 
 
 def _discard_stdout() -> None:
-    """Stop the interpreter from flushing into the closed pipe once more at its end."""
+    """Redirect stdout to the null device, to prevent another flush into the closed pipe at exit."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

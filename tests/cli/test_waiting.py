@@ -60,7 +60,10 @@ def test_who_goes_by_a_context_is_told_which_one(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == (
         'no answer yet: the status, at the context "here" (--timeout is 30 s)\n'
     )
-    assert said == 'no node answered; the context "here" names that cluster: does it run?'
+    assert (
+        said
+        == 'no node answered; the URI is from the context "here". Check whether that cluster is running'
+    )
     assert with_hint(QuorumUnreachable("no node answered")) == "no node answered"
 
 

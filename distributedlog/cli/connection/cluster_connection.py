@@ -1,4 +1,4 @@
-"""The way of every command to the cluster: one namespace, and a deadline on every answer."""
+"""Connect commands to the cluster: one namespace, and a deadline on each answer."""
 
 import gc
 import os
@@ -36,18 +36,26 @@ Result = TypeVar("Result")
 
 STDOUT = 1
 WAIT_NOTICE_S = 3.0
-"""After so long without an answer a person wants to know what is waited for."""
+"""Seconds without an answer after which a note on the terminal names the pending request."""
 REFUSED_S = 3.0
-"""If every address refuses connections for so long, no cluster is there. Restarted nodes listen sooner."""
+"""Seconds of refused connections at every address after which the cluster is considered absent.
+
+Restarted nodes listen sooner.
+"""
 REFUSED_PAUSE_S = 0.25
 DIAL_S = 1.0
 
 
 @asynccontextmanager
 async def namespace(settings: Settings, host: "Host | None" = None) -> AsyncIterator[Any]:
-    """The namespace that the command is about. Raises `QuorumUnreachable` within the timeout.
+    """Open the namespace of the command.
 
-    ``host`` is the machine of the caller, by default with the credentials of this process.
+    Args:
+        settings: The options of the command.
+        host: The platform layer, by default this machine with the credentials of this process.
+
+    Raises:
+        QuorumUnreachable: The cluster did not answer within the timeout.
     """
     uri = settings.where()
     from ... import open_namespace
@@ -67,7 +75,7 @@ async def namespace(settings: Settings, host: "Host | None" = None) -> AsyncIter
 async def end_if_refused(settings: Settings) -> None:
     """Raise `QuorumUnreachable` if every address of the URI refuses connections for `REFUSED_S`.
 
-    With --timeout, a command waits for the cluster as long as that instead.
+    If --timeout was given, the command waits for that time instead.
     """
     from ...uri import parse_uri
 
@@ -82,7 +90,7 @@ async def end_if_refused(settings: Settings) -> None:
 
 
 async def _all_refuse(addresses: "Sequence[Address]") -> bool:
-    """Whether each of these machines answers at once that no program listens there."""
+    """Return whether every address refuses a connection at once."""
     refusing = 0
 
     async def dial(address: "Address") -> None:
@@ -93,7 +101,7 @@ async def _all_refuse(addresses: "Sequence[Address]") -> bool:
             refusing += error.detail == REFUSED
             if error.detail == REFUSED:
                 return
-        nursery.cancel_scope.cancel()  # something is there, or may be: the client finds out
+        nursery.cancel_scope.cancel()  # a program may listen there: the client determines it
 
     with trio.move_on_after(DIAL_S):
         async with trio.open_nursery() as nursery:
@@ -117,10 +125,15 @@ def _refused_error(uri: "NamespaceUri") -> QuorumUnreachable:
 async def quorum(
     settings: Settings, host: "Host | None" = None, *, wait_for_start: bool = False
 ) -> AsyncIterator[Any]:
-    """Connect to the metadata quorum alone. It works without a leader too, if one node answers.
+    """Connect to the metadata quorum only. This works without a leader if one node answers.
 
-    ``host`` as of `namespace`. ``patient``: also where no program listens yet. Raises `InvalidRequest`
-    where the URI names proxies.
+    Args:
+        settings: The options of the command.
+        host: As for `namespace`.
+        wait_for_start: Whether to connect even if all addresses refuse connections now.
+
+    Raises:
+        InvalidRequest: The URI contains proxies.
     """
     from ...metadata.client.metadata_client import MetadataClient
     from ...runtime.machine import client_host
@@ -131,7 +144,7 @@ async def quorum(
     namespace_uri = parse_uri(settings.where())
     if namespace_uri.is_proxied:
         raise InvalidRequest(
-            f"{namespace_uri} names proxies, and only metadata nodes can answer this: give their URI, distributedlog://…"
+            f"{namespace_uri} contains proxies. Use a distributedlog:// URI with metadata node addresses"
         )
     if not wait_for_start:
         await end_if_refused(settings)
@@ -152,8 +165,8 @@ async def quorum(
 async def await_answer(
     settings: Settings, description: str, call: Callable[[], Awaitable[Result]]
 ) -> Result:
-    """Await one answer of the cluster. Raises `RequestTimeout` when the timeout passes first."""
-    # The parts below have deadlines of their own, with better words: they get the first say.
+    """Await one answer of the cluster. Raises `RequestTimeout` after the timeout of the command."""
+    # The calls inside have deadlines with more specific errors, so this one is a second later.
     with trio.move_on_after(settings.timeout_s + 1.0), notice_when_slow(settings, description):
         return await call()
     raise RequestTimeout(f"no answer for {settings.timeout_s:g} s: {description}")
@@ -161,7 +174,7 @@ async def await_answer(
 
 @contextmanager
 def notice_when_slow(settings: Settings, description: str) -> Iterator[Callable[[], None]]:
-    """Say once, on a terminal, what a command waits for, where that takes long; what it gives ends that."""
+    """Name the pending request once on a terminal if it takes long. Yields a function that ends this."""
     scope = trio.CancelScope()
     if not sys.stderr.isatty():
         yield scope.cancel
@@ -175,7 +188,9 @@ def notice_when_slow(settings: Settings, description: str) -> Iterator[Callable[
                 f"no answer yet: {description}{context_text} (--timeout is {settings.timeout_s:g} s)"
             )
 
-    trio.lowlevel.spawn_system_task(tell)  # in no nursery: errors of the block stay as they are
+    trio.lowlevel.spawn_system_task(
+        tell
+    )  # outside a nursery, so that errors of the block are not wrapped
     try:
         yield scope.cancel
     finally:
@@ -188,7 +203,7 @@ def run_call(
     call: Callable[[Any], Awaitable[Result]],
     connect: Callable[[Settings], AbstractAsyncContextManager[Any]] = namespace,
 ) -> Result:
-    """A command that is one call: of the namespace, or of what `quorum` gives."""
+    """Run a command that is one call, on the namespace or on the connection that ``connect`` opens."""
 
     async def work() -> Result:
         async with connect(settings) as connection:
@@ -198,10 +213,10 @@ def run_call(
 
 
 async def run_until_stdout_closed(task: Callable[[], Awaitable[None]]) -> None:
-    """Work that has no end of its own, until nobody reads what it prints.
+    """Run an endless task until the reader of stdout ends.
 
-    Of `dlog status --watch | head -1` the first line is all that is printed for hours: only the next one
-    would meet the closed pipe.
+    `dlog status --watch | head -1` may print its next line only after hours, and only that line would fail
+    with `BrokenPipeError`.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -214,12 +229,14 @@ async def run_until_stdout_closed(task: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _cancel_when_unread(scope: trio.CancelScope) -> None:
-    await trio.lowlevel.wait_readable(STDOUT)  # of a pipe's end to write: its other end is closed
+    await trio.lowlevel.wait_readable(
+        STDOUT
+    )  # the write end of a pipe is readable when its reader is closed
     scope.cancel()
 
 
 def run(task: Callable[[], Awaitable[Result]]) -> Result:
     """Run a command's coroutine."""
     keep_freed_memory()
-    gc.freeze()  # modules and classes: a full collection of the rest is short
+    gc.freeze()  # excludes modules and classes, so that a full collection is short
     return trio.run(task)

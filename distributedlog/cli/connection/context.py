@@ -1,4 +1,4 @@
-"""`dlog context`: name clusters and choose one."""
+"""`dlog context`: name clusters and select one."""
 
 from typing import Any
 
@@ -15,12 +15,15 @@ from ..framework.output import emit
     examples="""
     dlog context set here distributedlog://127.0.0.1:4181/ns
     dlog context use here
-    dlog context use -                  the one that was chosen before
+    dlog context use -                  select the previous context
     dlog context list
     """,
 )
 def command() -> None:
-    """Name clusters and choose one. A command's --uri or DLOG_URI goes before the chosen context."""
+    """Name clusters and select one.
+
+    The selected context applies to commands without --uri and DLOG_URI.
+    """
 
 
 @command.command(
@@ -30,7 +33,11 @@ def command() -> None:
 @click.argument("location", metavar="URI")
 @without_cluster("credentials")
 def set_(settings: Settings, name: str, location: str) -> None:
-    """Name a cluster; the first one named is chosen at once. It need not run now."""
+    """Store a cluster URI under a name.
+
+    The first context is also selected. The cluster need not run. With --credentials, the context stores your
+    identity, too.
+    """
     from ...uri import parse_uri
 
     parse_uri(location)
@@ -42,9 +49,9 @@ def set_(settings: Settings, name: str, location: str) -> None:
             contexts["credentials"][name] = settings.credentials
         chosen = contexts["current"] = contexts["current"] or name
     settings.note(
-        f"{name} is the chosen context"
+        f"{name} is the selected context"
         if chosen == name
-        else f"{name} is named; the chosen context is {chosen}: dlog context use {name}"
+        else f"{name} is stored; the selected context is {chosen}. To select it: dlog context use {name}"
     )
 
 
@@ -52,7 +59,10 @@ def set_(settings: Settings, name: str, location: str) -> None:
 @click.argument("name", required=False)
 @without_cluster()
 def show(settings: Settings, name: str | None) -> None:
-    """A named cluster's URI; without NAME the chosen one's."""
+    """Print the URI of a context.
+
+    Without NAME, the command prints the URI of the selected context.
+    """
     contexts = named_clusters.load_contexts()
     name = _check_known(contexts, name or contexts["current"])
     location = contexts["contexts"][name]
@@ -67,12 +77,15 @@ def show(settings: Settings, name: str | None) -> None:
 @click.argument("new")
 @without_cluster()
 def rename(settings: Settings, old: str, new: str) -> None:
-    """Give a named cluster another name; refused where that is taken."""
+    """Rename a context.
+
+    The command fails if the new name is already used.
+    """
     with named_clusters.edit_contexts() as contexts:
         _check_known(contexts, old)
         named_clusters.check_name(new)
         if new in contexts["contexts"]:
-            raise click.UsageError(f"there is a context {new!r} already: delete it first")
+            raise click.UsageError(f"context {new!r} already exists: delete it first")
         contexts["contexts"] = {
             new if name == old else name: uri for name, uri in contexts["contexts"].items()
         }
@@ -86,7 +99,10 @@ def rename(settings: Settings, old: str, new: str) -> None:
 @click.argument("name")
 @without_cluster()
 def delete(settings: Settings, name: str) -> None:
-    """Forget a name; the cluster stays as it is. If it was the chosen one, none is chosen after that."""
+    """Delete a context.
+
+    The cluster does not change. If the context was selected, no context is selected afterwards.
+    """
     with named_clusters.edit_contexts() as contexts:
         del contexts["contexts"][_check_known(contexts, name)]
         for key in ("current", "previous"):
@@ -97,18 +113,21 @@ def delete(settings: Settings, name: str) -> None:
     cls=CliCommand,
     examples="""
     dlog context use here
-    dlog context use -        the one that was chosen before
+    dlog context use -        select the previous context
     """,
 )
 @click.argument("name")
 @without_cluster()
 def use(settings: Settings, name: str) -> None:
-    """Choose a named cluster."""
+    """Select a context.
+
+    "-" selects the previous context again.
+    """
     with named_clusters.edit_contexts() as contexts:
         if name == "-":
             name = contexts["previous"]
             if not name:
-                raise click.UsageError("no context was chosen before this one")
+                raise click.UsageError("there is no previous context")
         _check_known(contexts, name)
         if name != contexts["current"]:
             contexts["previous"], contexts["current"] = contexts["current"], name
@@ -118,7 +137,10 @@ def use(settings: Settings, name: str) -> None:
 @command.command(name="list", cls=CliCommand, examples="dlog context list --json")
 @without_cluster()
 def list_(settings: Settings) -> None:
-    """The named clusters; a star marks the chosen one."""
+    """List the contexts.
+
+    A star marks the selected one.
+    """
     contexts = named_clusters.load_contexts()
     name_width = max(map(len, contexts["contexts"]), default=0)
     for name in sorted(contexts["contexts"]):
@@ -130,13 +152,13 @@ def list_(settings: Settings) -> None:
 
 
 def _check_known(contexts: dict[str, Any], name: str) -> str:
-    """The name, if there is such a context. Raises a usage error."""
+    """Return the name if there is such a context. Raises a usage error otherwise."""
     if name not in contexts["contexts"]:
         known = ", ".join(sorted(contexts["contexts"])) or "none"
-        problem = f"there is no context {name!r}" if name else "no context is chosen"
+        problem = f"there is no context {name!r}" if name else "no context is selected"
         hint = ""
         if name == LOCAL:
-            hint = '; "dlog local" on a terminal makes it, elsewhere it prints its URI'
+            hint = '; "dlog local" creates it on a terminal, and otherwise prints its URI'
         raise click.UsageError(
             f"{problem} in {named_clusters.contexts_file()}; known: {known}{hint}"
         )

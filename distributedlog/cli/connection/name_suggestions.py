@@ -1,4 +1,4 @@
-"""Logs that are called almost as one that is not there; of very many logs some are looked at."""
+"""Suggest logs with names similar to a missing one. Of very many logs only a part is compared."""
 
 import difflib
 from typing import Any
@@ -9,16 +9,16 @@ from ...runtime.interfaces.errors import DistributedLogError, LogNotFound
 from ..framework.errors import innermost, missing_log
 
 NAMES_MAX = 1000
-"""Of those that begin alike, and of all: two questions, and some 20 ms of comparing at most."""
+"""Names per request. One request is for names with the same beginning, one for all. Comparing takes 20 ms."""
 NEAR_MAX = 3
 CUTOFF = 0.75
-"""Of 1: how much of both names is the same, as difflib counts."""
+"""Minimum similarity of two names, from 0 to 1, as `difflib` computes it."""
 WAIT_S = 2.0
-"""For both answers: the error itself is known already."""
+"""Maximum time for both requests, in seconds. The error itself is already known."""
 
 
 async def near_names(logs: Any, wanted: str) -> list[str]:
-    """The nearest first; none where none is near, or nobody answers."""
+    """Return the most similar names, best first; none if no name is similar or no answer arrives."""
     matches: list[str] = []
     with trio.move_on_after(WAIT_S):
         for prefix in dict.fromkeys((wanted[: len(wanted) // 2], "")):
@@ -33,7 +33,7 @@ async def near_names(logs: Any, wanted: str) -> list[str]:
 
 
 async def name_near(logs: Any, error: Exception) -> None:
-    """Where a log is missed: have the error say which ones are called almost so."""
+    """Add similar names to an error about a missing log."""
     cause = innermost(error)
     wanted = missing_log(cause) if isinstance(cause, LogNotFound) else ""
     if wanted and (near := await near_names(logs, wanted)):

@@ -1,7 +1,7 @@
-"""Every way a command can end badly, as one line on stderr and an exit code of the contract.
+"""Report each failure of a command as one line on stderr and a documented exit code.
 
-0 done, 1 failed, 2 wrong usage, 3 not found or exists already, 4 unreachable or deadline passed, 5 refused,
-6 the check is done and the answer is no, 7 outcome unknown, 130 interrupted. A traceback only with -vv.
+0 done, 1 failed, 2 wrong usage, 3 not found or already exists, 4 unreachable or deadline passed, 5 refused,
+6 negative result of a check, 7 outcome unknown, 130 interrupted. A traceback is printed only with -vv.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 
 class ExitWithCode(Exception):
-    """A command that has said everything itself and only wants to end with a code."""
+    """End a command with an exit code. The command has already printed all messages."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
@@ -34,7 +34,16 @@ class ExitWithCode(Exception):
 
 
 def report(error: BaseException, *, verbose: int, context: str = "") -> int:
-    """Say what happened on one line; return the exit code. ``context``: the one that named the cluster."""
+    """Print one line about an error to stderr.
+
+    Args:
+        error: The error or exception group that ended the command.
+        verbose: From 2 on, the traceback is printed, too.
+        context: The context from which the cluster URI was taken, or "".
+
+    Returns:
+        The exit code of the process.
+    """
     original, error = error, innermost(error)
     if verbose >= 2 and not isinstance(error, ExitWithCode | click.exceptions.Exit):
         traceback.print_exception(original)
@@ -60,7 +69,7 @@ def report(error: BaseException, *, verbose: int, context: str = "") -> int:
                 f"error: {type(error).__name__} ({error.code}): {_one_line(with_hint(error, context))}"
             )
             return error.exit_code
-        case BrokenPipeError():  # the reader of our output has what it wanted: `dlog log read x | head`
+        case BrokenPipeError():  # the reader of stdout has ended normally: `dlog log read x | head`
             return 0
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
@@ -73,7 +82,10 @@ def report(error: BaseException, *, verbose: int, context: str = "") -> int:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The one error to tell of a group: ours before others, interruption before all."""
+    """Return the one error of an exception group to report.
+
+    `KeyboardInterrupt` has precedence, then `ExitWithCode`, then errors of this project, then others.
+    """
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = list(_leaves(error))
@@ -85,15 +97,15 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def print_notice(message: str) -> None:
-    """One line on stderr."""
+    """Print one line to stderr."""
     print_stderr(f"dlog: {visible(message)}\n")
 
 
 def print_stderr(text: str) -> None:
-    """On stderr, where anybody reads it. Else nothing: what a command does is not ended by what it says.
+    """Print to stderr, and ignore failures.
 
-    A note that failed by a closed pipe looked like a reader of our output that has enough, exit code 0, with
-    half of the records written.
+    A closed stderr must not end a command. Its `BrokenPipeError` looked like a reader of stdout that had
+    ended: the command returned exit code 0 with half of the records written.
     """
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(text)
@@ -101,7 +113,7 @@ def print_stderr(text: str) -> None:
 
 
 def with_hint(error: DistributedLogError, context: str = "") -> str:
-    """The message, and what to do where the message does not say it."""
+    """Return the message of an error, with a next step if the message has none."""
     text = str(error)
     if isinstance(error, LogNotFound) and (name := missing_log(error)):
         if similar_names := getattr(error, "__notes__", ()):
@@ -109,11 +121,11 @@ def with_hint(error: DistributedLogError, context: str = "") -> str:
         create_hint = " Create" if similar_names else "; create"
         text += f'{create_hint} it with "dlog log create {shlex.quote(name)}"'
     if isinstance(error, QuorumUnreachable) and context:
-        text += f'; the context "{context}" names that cluster: does it run?'
+        text += f'; the URI is from the context "{context}". Check whether that cluster is running'
     if isinstance(error, NotAllowed) and error.detail == NotAllowed.RESTRICTED_TOKEN:
-        text += '; "dlog user token" makes one that is for more'
+        text += '; "dlog user token" creates a token with more rights'
     elif isinstance(error, NotAllowed):
-        text += '; an admin gives rights: "dlog grant add USER ROLE PATH"'
+        text += '; an admin can grant rights with "dlog grant add USER ROLE PATH"'
     return text
 
 

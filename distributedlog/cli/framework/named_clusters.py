@@ -1,6 +1,6 @@
-"""Named clusters and the chosen one: ``$XDG_CONFIG_HOME/dlog/contexts.toml``.
+"""Store named clusters (contexts) and the selected one in ``$XDG_CONFIG_HOME/dlog/contexts.toml``.
 
-Who changes them does so in `edit_contexts`: of two at one moment none is lost.
+All changes use `edit_contexts`, which prevents lost updates by concurrent processes.
 """
 
 import contextlib
@@ -18,13 +18,16 @@ from ...runtime.interfaces.errors import InvalidRequest
 
 NAME_CHARS_MAX = 64
 LOCAL = "local"
-"""What the cluster of `dlog local` is called."""
+"""Name of the context that `dlog local` creates."""
 PREVIOUS = "-"
-"""Stands for the context that was chosen before."""
+"""Argument that selects the previous context."""
 
 
 def current_context() -> tuple[str | None, str, str]:
-    """The chosen cluster's URI, if any, the credentials that it was named with, or "", and its name."""
+    """Return URI, credentials and name of the selected context.
+
+    The URI is None if no context is selected. The credentials are "" if none are stored.
+    """
     contexts = load_contexts()
     name = contexts["current"]
     uri = contexts["contexts"].get(name)
@@ -32,7 +35,11 @@ def current_context() -> tuple[str | None, str, str]:
 
 
 def contexts_file() -> Path:
-    """Where it is, or would be. Raises `InvalidRequest` if there is no home directory."""
+    """Return the path of the contexts file, which need not exist.
+
+    Raises:
+        InvalidRequest: There is no home directory.
+    """
     if home := os.environ.get("XDG_CONFIG_HOME"):
         return Path(home) / "dlog" / "contexts.toml"
     try:
@@ -45,8 +52,14 @@ def contexts_file() -> Path:
 
 
 def load_contexts() -> dict[str, Any]:
-    """``current`` and ``previous``, names; ``contexts``, ``credentials`` by name. Raises a usage
-    error."""
+    """Return the contexts file as a dict.
+
+    Returns:
+        ``current`` and ``previous`` are names; ``contexts`` and ``credentials`` are dicts by name.
+
+    Raises:
+        click.UsageError: The file cannot be read or is malformed.
+    """
     try:
         value = tomllib.loads(contexts_file().read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -59,7 +72,7 @@ def load_contexts() -> dict[str, Any]:
         if not isinstance(table, dict) or not all(
             isinstance(entry, str) for entry in table.values()
         ):
-            raise click.UsageError(f"{contexts_file()}: {name} is not a table of texts")
+            raise click.UsageError(f"{contexts_file()}: {name} must be a table of strings")
     return {
         "current": str(value.get("current", "")),
         "previous": str(value.get("previous", "")),
@@ -70,8 +83,7 @@ def load_contexts() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def edit_contexts() -> Iterator[dict[str, Any]]:
-    """What `load_contexts` gives, for the block to change; stored at its end, where it is another one
-    then."""
+    """Yield the dict of `load_contexts`, and store it at the end of the block if it was changed."""
     with _exclusive():
         contexts = load_contexts()
         before = copy.deepcopy(contexts)
@@ -82,7 +94,7 @@ def edit_contexts() -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _exclusive() -> Iterator[None]:
-    """No other process is in here, where the system has such locks: they end with their holder."""
+    """Hold an exclusive lock among processes, if the system has `fcntl`. It ends with the process."""
     try:
         import fcntl
     except ImportError:
@@ -111,21 +123,21 @@ def _translate_store_errors() -> Iterator[None]:
 
 
 def check_name(name: str) -> str:
-    """The name, or a usage error: it is typed, and stands in a file."""
+    """Return the name if it is valid for a context. Raises `click.UsageError` otherwise."""
     if not name or not name.isprintable() or len(name) > NAME_CHARS_MAX or name == PREVIOUS:
         raise click.UsageError(
-            f"a context's name has 1 to {NAME_CHARS_MAX} characters that can be shown, and is not"
-            f" {PREVIOUS!r}: {name!r} is none"
+            f"invalid context name {name!r}: use 1 to {NAME_CHARS_MAX} printable characters, and not"
+            f" {PREVIOUS!r}"
         )
     return name
 
 
 def store_contexts(contexts: dict[str, Any]) -> None:
-    """Write what `load_contexts` gave."""
+    """Write the contexts file from a dict of `load_contexts`."""
     import json  # a JSON string is a TOML basic string
 
     def quoted(text: str) -> str:
-        return json.dumps(text, ensure_ascii=False)  # TOML knows no surrogate pairs
+        return json.dumps(text, ensure_ascii=False)  # TOML has no surrogate pairs
 
     lines = [f"{key} = {quoted(contexts[key])}" for key in ("current", "previous")]
     lines += ["", "[contexts]"]

@@ -1,4 +1,4 @@
-"""What every command takes (``--uri --json --timeout -q -v``), and help that begins with examples."""
+"""Provide the options that every command has (``--uri --json --timeout -q -v``), and help with examples."""
 
 import dataclasses
 import difflib
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30.0
 NUMBER_MAX = (1 << 63) - 1
-"""The largest txid, ledger id or entry id, as `distributedlog/runtime/protocol/schema.py` has it."""
+"""The largest transaction ID, ledger ID or entry ID, as in `distributedlog/runtime/protocol/schema.py`."""
 LOG_GROUP = "log"
-"""The group that is asked for most, and left out most."""
+"""The most frequently used group. It is suggested if a user omits it."""
 LINE_CHARS = 200
-"""Of a command's first line of help, in the list of its group: wrapped there, and not cut."""
+"""Maximum length of a command's summary in the list of its group. It is wrapped there, not cut."""
 SETTING_OF_OPTION = {
     "uri": "uri",
     "as_json": "json",
@@ -36,12 +36,12 @@ SETTING_OF_OPTION = {
     "quiet": "quiet",
     "verbose": "verbose",
 }
-"""The common options, by the names that click has for them, and where `Settings` has them."""
+"""Click parameter names of the common options, and the fields of `Settings` that store them."""
 RANK_OF_SOURCE: dict[ParameterSource | None, int] = {
     ParameterSource.ENVIRONMENT: 1,
     ParameterSource.COMMANDLINE: 2,
 }
-"""The higher goes before the lower; what is a default is no value at all."""
+"""Precedence of a value by its source: the higher rank wins. A default has no rank and sets nothing."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
@@ -49,25 +49,28 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(slots=True)
 class Settings:
-    """How a command was called."""
+    """The values of the common options."""
 
     uri: str | None = None
     credentials: str | None = None
-    """Names them, ``file:DIR``; never the secret itself."""
+    """A reference to credentials, such as ``file:DIR``, never a secret."""
     json: bool = False
     timeout_s: float = TIMEOUT_S
-    """No answer from the cluster for so long ends any command (exit code 4)."""
+    """Maximum wait for an answer of the cluster, in seconds. Then the command ends with exit code 4."""
     quiet: bool = False
     verbose: int = 0
     context: str = ""
-    """The context that named the cluster; "": none did, or none is asked yet."""
+    """Name of the context that provided the URI; "" if none did, or none was read yet."""
     ranks: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Field to where its value stood (`RANK_OF_SOURCE`)."""
+    """Field name to the rank of its value's source (`RANK_OF_SOURCE`)."""
 
     def where(self) -> str:
-        """The URI: ``--uri``, else ``DLOG_URI``, else the current context. Raises a usage error.
+        """Return the cluster URI from ``--uri``, ``DLOG_URI`` or the selected context, in this order.
 
-        From here on all connections of this process are made with the credentials that go with it.
+        Later connections of this process use the credentials that belong to this URI.
+
+        Raises:
+            click.UsageError: No cluster is specified.
         """
         if self.uri:
             set_credentials(self.credentials)
@@ -77,15 +80,15 @@ class Settings:
         context_uri, credentials, name = current_context()
         if context_uri is None:
             raise click.UsageError(
-                "no cluster is named: give --uri URI, set DLOG_URI, or choose a context"
-                ' ("dlog context set NAME URI", then "dlog context use NAME"); "dlog local" starts one here'
+                "no cluster specified. Use --uri URI, set DLOG_URI, or select a context"
+                ' ("dlog context set NAME URI", then "dlog context use NAME"); "dlog local" starts a cluster'
             )
         set_credentials(self.credentials or credentials)
         self.context = name
         return context_uri
 
     def note(self, text: str) -> None:
-        """Progress or a remark, on stderr, unless -q; broken between words where a terminal ends."""
+        """Print progress or a note to stderr, unless ``--quiet`` is set; wrap it at the terminal width."""
         if not self.quiet:
             width = terminal_width(sys.stderr)
             for line in text.split("\n"):
@@ -93,7 +96,7 @@ class Settings:
 
 
 def set_credentials(credentials: str | None) -> None:
-    """Have this process, and those it starts, use them; None: those of its own environment."""
+    """Use these credentials in this process and its child processes. None keeps those of the environment."""
     if credentials:
         os.environ["DLOG_CREDENTIALS"] = credentials
 
@@ -102,45 +105,44 @@ CLUSTER_OPTIONS = frozenset({"uri", "credentials", "timeout"})
 
 
 def common_options(function: Function, hidden: Collection[str] = ()) -> Function:
-    """Add the options that every command has, and `dlog` itself; ``hidden`` ones no help shows."""
+    """Add the common options to a command or to `dlog`. Help does not show those in ``hidden``."""
     for option in (
         click.option(
-            "-v", "--verbose", count=True, help="More; -vv shows the traceback of an error."
+            "-v", "--verbose", count=True, help="Print details; -vv also prints tracebacks."
         ),
-        click.option("-q", "--quiet", is_flag=True, default=None, help="No progress, no remarks."),
+        click.option(
+            "-q", "--quiet", is_flag=True, default=None, help="Suppress progress and notes."
+        ),
         click.option(
             "--timeout",
             type=click.FloatRange(min=0, min_open=True),
             metavar="S",
             hidden="timeout" in hidden,
-            help=f"End when the cluster does not answer for S seconds (default {TIMEOUT_S:g}).",
+            help=f"Maximum wait for the cluster, in seconds (default {TIMEOUT_S:g}).",
         ),
-        click.option(
-            "--json", "as_json", is_flag=True, default=None, help="JSON on stdout, nothing else."
-        ),
+        click.option("--json", "as_json", is_flag=True, default=None, help="Print JSON only."),
         click.option(
             "--credentials",
             metavar="file:PATH",
             hidden="credentials" in hidden,
-            help="Who you are, where the cluster asks: a directory of dlog pki issue, or a token's file.",
+            help="Client identity: a certificate directory (dlog pki issue) or a token file.",
         ),
-        click.option(
-            "--uri", metavar="URI", hidden="uri" in hidden, help="The cluster and namespace."
-        ),
+        click.option("--uri", metavar="URI", hidden="uri" in hidden, help="Cluster and namespace."),
     ):
         function = option(function)
     return function
 
 
 def common(function: Function) -> Function:
-    """Add the common options; the command gets them as its first argument."""
+    """Add the common options; the command receives `Settings` as its first argument."""
     return _common(function, ())
 
 
 def without_cluster(*shown_options: str) -> Callable[[Function], Function]:
-    """The same of a command that asks no cluster: of `CLUSTER_OPTIONS` its help has those ``shown`` alone.
+    """Add the common options to a command that does not connect to a cluster.
 
-    They are taken all the same, so that one set of flags or variables does for all commands of a script.
+    Of `CLUSTER_OPTIONS`, its help shows only ``shown_options``. The command accepts the others, too, so that
+    a script can use the same flags or variables for all its commands.
     """
     return lambda function: _common(function, CLUSTER_OPTIONS - {*shown_options})
 
@@ -163,10 +165,10 @@ def _common(function: Function, hidden_options: Collection[str]) -> Function:
 
 
 def merge_settings(settings: Settings, context: click.Context) -> None:
-    """Lay the common options of one level over those of the levels before it.
+    """Merge the common options of one command level into those of the outer levels.
 
-    What stands on the command line goes before what stands in the environment, wherever the option stands:
-    `dlog --uri B log delete x` with DLOG_URI=A deletes in B. Of two from the same place the inner one counts.
+    The command line has precedence over the environment, wherever the option is placed:
+    `dlog --uri B log delete x` with DLOG_URI=A deletes in B. From equal sources, the innermost value applies.
     """
     for name, field in SETTING_OF_OPTION.items():
         value = context.params[name]
@@ -175,7 +177,7 @@ def merge_settings(settings: Settings, context: click.Context) -> None:
         if rank == 0 or rank < rank_before:
             continue
         if name == "uri" and not value.strip():
-            # Not "none is given": `--uri "$UNSET"` would reach the cluster of a variable or a context.
+            # An empty URI is an error: `--uri "$UNSET"` would use the cluster of a variable or a context.
             raise click.UsageError("--uri is empty", context)
         if name == "verbose" and rank == rank_before:
             value = max(value, settings.verbose)
@@ -184,7 +186,7 @@ def merge_settings(settings: Settings, context: click.Context) -> None:
 
 
 def set_environment_variables(context: click.Context, parameters: list[click.Parameter]) -> None:
-    """Give each flag its variable, by the flag's name: DLOG_LOG_READ_FORMAT for --format."""
+    """Assign each flag its environment variable: DLOG_LOG_READ_FORMAT for --format."""
     for option in parameters:
         if isinstance(option, click.Option):
             flag = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
@@ -195,13 +197,17 @@ def set_environment_variables(context: click.Context, parameters: list[click.Par
 
 
 def check_value(parameter: click.Parameter, value: Any, context: click.Context) -> None:
-    """Refuse what no command can mean: no number, no text. A file may have any name. Raises a usage error."""
+    """Reject values that no command accepts.
+
+    These are numbers that are too large or NaN, and text that is not UTF-8. File names are not checked.
+    Raises a usage error.
+    """
     for item in value if isinstance(value, tuple) else (value,):
         if isinstance(item, int | float) and not isinstance(item, bool):
             from ...runtime.declarations.options import DURATION_S_MAX
 
             maximum = DURATION_S_MAX if isinstance(item, float) else NUMBER_MAX
-            if not abs(item) <= maximum:  # not-a-number neither
+            if not abs(item) <= maximum:  # NaN, too
                 raise click.BadParameter(
                     f"a number above {maximum:,} is not accepted", context, parameter
                 )
@@ -213,7 +219,7 @@ def check_value(parameter: click.Parameter, value: Any, context: click.Context) 
 
 
 def read_text(path: Path) -> str:
-    """What a text file holds. Raises a usage error that names it."""
+    """Return the content of a text file. Raises a usage error with the file name."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -223,14 +229,14 @@ def read_text(path: Path) -> str:
 
 
 class CliCommand(click.Command):
-    """A command whose help begins with examples."""
+    """A command whose help starts with examples."""
 
     def __init__(self, *arguments: Any, examples: str = "", **rest: Any) -> None:
         super().__init__(*arguments, **rest)
         self.examples = examples
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Each flag has a variable."""
+        """Assign each flag its environment variable, parse the arguments, and check the values."""
         set_environment_variables(ctx, self.params)
         remaining_args = super().parse_args(ctx, args)
         for parameter in self.params:
@@ -238,7 +244,7 @@ class CliCommand(click.Command):
         return remaining_args
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Usage, then the examples, then the rest."""
+        """Write the usage line, then the examples."""
         super().format_usage(ctx, formatter)
         write_examples(formatter, self.examples)
 
@@ -254,15 +260,16 @@ class Group(CliCommand, click.Group):
     def __init__(self, *arguments: Any, lazy: dict[str, Lazy] | None = None, **rest: Any) -> None:
         super().__init__(*arguments, **rest)
         self.lazy = lazy or {}
-        """Name to (module relative to `distributedlog.cli`, its one line of help). The command there is
-        called ``command``, or has the name that a third element gives."""
+        """Name to (module relative to `distributedlog.cli`, its help line). The click command in it is
+        called ``command``, or has the name of the optional third element.
+        """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order they were declared."""
+        """List the commands in the order of their declaration."""
         return [*self.lazy, *self.commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module now, and only this one."""
+        """Import only the module of this command, and return the command."""
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         import importlib
@@ -273,7 +280,7 @@ class Group(CliCommand, click.Group):
         return loaded
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Ctrl-C becomes click's own error here, or click prints an empty line for it."""
+        """Run the command. Turn Ctrl-C into click's own error here; otherwise click prints an empty line."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -282,7 +289,7 @@ class Group(CliCommand, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command; one that is not there is answered with those that it may have meant."""
+        """Find the command. If it does not exist, the error suggests similar commands."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             suggestions = self._suggest_command(ctx, args)
             ctx.fail(
@@ -291,8 +298,10 @@ class Group(CliCommand, click.Group):
         return super().resolve_command(ctx, args)
 
     def _suggest_command(self, ctx: click.Context, args: list[str]) -> str:
-        """What was meant by a word that is no command here: what it names came too early, `log` was left out,
-        or letters of it are others; "": nobody knows.
+        """Suggest a command for an unknown word, or return "".
+
+        The word may be an argument before its command, a command of `dlog log` without `log`, or a typing
+        error.
         """
         path, group = self._find_command(ctx, args[1:])
         if path and not isinstance(group, click.Group):
@@ -312,7 +321,10 @@ class Group(CliCommand, click.Group):
     def _find_command(
         self, ctx: click.Context, words: list[str]
     ) -> tuple[list[str], click.Command]:
-        """The commands that these words begin with, and the last of them; or no word, and this group."""
+        """Return the longest prefix of ``words`` that is a command path, and its last command.
+
+        Without such a prefix the command is this group.
+        """
         path: list[str] = []
         innermost_command: click.Command = self
         for word in words:
@@ -328,7 +340,7 @@ class Group(CliCommand, click.Group):
         return path, innermost_command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, each with its whole line; lazy ones are not imported."""
+        """Write the list of commands with their whole help lines, without importing lazy ones."""
         rows = [(name, text) for name, (_, text, *_) in self.lazy.items()]
         for name in self.commands:
             subcommand = self.commands[name]
@@ -339,19 +351,26 @@ class Group(CliCommand, click.Group):
 
 # --- destructive commands -------------------------------------------------------------------------
 #
-# One rule, docs/reference/command-line.md. It applies to a command that deletes data, would stop
-# writes, remove the last right, lower the protection or replace a file. The command asks on a terminal, is
-# refused without one, and proceeds with --force. The cluster decides about changes that it can judge better
-# (`ConfirmationRequired`).
+# The rule is documented in docs/reference/command-line.md. It applies to a command that deletes data, stops
+# writes, removes the last right, lowers the protection or replaces a file. On a terminal, the command asks.
+# Without a terminal it is refused, unless --force is given. The cluster decides if it has the better
+# information (`ConfirmationRequired`).
 
 
 def require_consent(
     question: str, force: bool, *, consequence: str = "There is no way back", typed: str = ""
 ) -> None:
-    """Ask before a destructive command, unless --force was given. Raises `ConfirmationRequired`,
-    `ExitWithCode`.
+    """Ask for confirmation before a destructive command, unless --force was given.
 
-    ``typed``: the text that is to be typed, where a "y" is not enough.
+    Args:
+        question: The action, without a question mark.
+        force: Whether --force was given.
+        consequence: The effect of the action.
+        typed: A text that the user must type; by default "y" is sufficient.
+
+    Raises:
+        ConfirmationRequired: Stdin is not a terminal.
+        ExitWithCode: The user declined.
     """
     if force:
         return
@@ -369,10 +388,9 @@ def require_consent(
 
 
 def run_confirmed(question: str, force: bool, call: Callable[[bool], Result]) -> Result:
-    """Run ``call(False)``; if the cluster requires a confirmation, `require_consent`, then run
-    ``call(True)``.
+    """Run ``call(False)``; if the cluster requires a confirmation, ask, then run ``call(True)``.
 
-    A cluster of an older version requires none, and its nodes do not know the flag: it is not sent at once.
+    The flag is not sent at once, because an older cluster does not support it and requires no confirmation.
     """
     try:
         return call(False)
@@ -385,8 +403,12 @@ def run_confirmed(question: str, force: bool, call: Callable[[bool], Result]) ->
 
 
 def confirmed_destination(file: Path, force: bool) -> "Destination":
-    """Return the destination of output to ``file``, after `require_consent` if it exists. Raises
-    `InvalidRequest`."""
+    """Return the destination of output to ``file``; if the file exists, ask for confirmation first.
+
+    Raises:
+        InvalidRequest: The destination is not valid.
+        ConfirmationRequired, ExitWithCode: As for `require_consent`.
+    """
     from ...runtime.disk.output_file import resolve_destination
 
     target = resolve_destination(file)
@@ -396,12 +418,12 @@ def confirmed_destination(file: Path, force: bool) -> "Destination":
 
 
 def force_option(function: Function) -> Function:
-    """``--force``, for `require_consent`."""
+    """Add ``--force``, for `require_consent`."""
     return click.option("--force", is_flag=True, help="Proceed without confirmation.")(function)
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
-    """The section ``Examples``, as written where there is room."""
+    """Write the section ``Examples``."""
     if not examples:
         return
     with formatter.section("Examples"):
@@ -411,7 +433,10 @@ def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
 
 
 def fit_examples(lines: list[str], width: int) -> list[str]:
-    """Commands with what they do after them, or above them where one is too wide; a shell takes both."""
+    """Return the lines of examples, with comments behind the commands, or above them if a line is too wide.
+
+    All lines remain valid shell input.
+    """
     one_line_each = [re.sub(r"(?<=\S)(\s{3,})(?=\S)", r"\1# ", line) for line in lines]
     if all(len(line) <= width for line in one_line_each):
         return one_line_each
@@ -425,7 +450,7 @@ def fit_examples(lines: list[str], width: int) -> list[str]:
 
 
 def _wrap_command(command: str, width: int) -> list[str]:
-    """Over several lines, as a shell takes them: in front of options, never within quotes."""
+    """Wrap a command before its options, never within quotes, with backslashes as a shell accepts them."""
     if len(command) <= width:
         return [command]
     lines = [""]

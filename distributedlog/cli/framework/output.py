@@ -10,23 +10,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 INDENT = 4
-"""Of columns that stand below others."""
+"""Indentation of columns that are placed below others."""
 PROSE_SPACES = 3
-"""A last column with so many in a cell has sentences, and is broken between words"""
+"""A last column with at least this number of spaces in a cell is prose and is wrapped between words,"""
 PROSE_MIN = 24
-"""if so many columns are left for them."""
+"""if at least this number of terminal columns is left for it."""
 
 
 class RateEstimate:
-    """How fast something becomes less, and how long the rest will take. Pure."""
+    """Estimate the rate at which a remaining number decreases, and the time until it is 0. Pure."""
 
     def __init__(self) -> None:
         self._start: tuple[float, int] | None = None
 
     def describe(self, now_s: float, remaining: int) -> str:
-        """In words, such as ``, 12.5 a second, about 40 s more``; "" where nothing has gone yet.
+        """Return text such as ``, 12.5 a second, about 40 s more``; "" while nothing has decreased.
 
-        What becomes more instead is counted from there: an estimate from before says nothing.
+        If the number increases, the estimate starts again from there.
         """
         if self._start is None or remaining > self._start[1]:
             self._start = (now_s, remaining)
@@ -38,7 +38,7 @@ class RateEstimate:
 
 
 def emit(value: Mapping[str, Any]) -> None:
-    """One JSON object on stdout."""
+    """Print one JSON object on one line of stdout."""
     sys.stdout.write(json.dumps(value, separators=(", ", ": ")) + "\n")
     sys.stdout.flush()
 
@@ -50,9 +50,13 @@ def table(
     empty: str = "",
     optional_columns: Sequence[str] = (),
 ) -> None:
-    """A table for people, as wide as their terminal; where it goes to no terminal, a line a row.
+    """Print a table that fits the terminal. Without a terminal each row is one line.
 
-    ``spare``: columns that are left out, in this order, before a row takes two lines.
+    Args:
+        columns: The headings.
+        rows: The cells. None is shown as ``-``, booleans as ``yes`` and ``no``.
+        empty: Text that is printed if there are no rows.
+        optional_columns: Columns that are omitted, in this order, before a row takes two lines.
     """
     if not rows:
         if empty:
@@ -69,20 +73,20 @@ def table(
 
 
 def optional_id_column(names: Sequence[object]) -> Sequence[str]:
-    """For ``spare`` of `table` with columns ``name`` and ``id``: of two with one name ids say which."""
+    """Return the ``optional_columns`` of a `table` with ``name`` and ``id``: ("id",) if all names differ."""
     return ("id",) if len(set(names)) == len(names) else ()
 
 
 def prose(text: str, *, indent: int = 0) -> None:
-    """Sentences, broken between words where a terminal ends; what goes to none is one line.
+    """Print sentences, wrapped at the terminal width; as one line without a terminal.
 
-    ``hang``: the column at which they go on.
+    ``indent``: the indentation of all lines after the first.
     """
     print("\n".join(map(visible, wrap_text(text, terminal_width(), indent=indent))))
 
 
 def wrap_text(text: str, width: int | None, *, indent: int = 0) -> list[str]:
-    """The lines of a sentence; one line where it fits, or where ``width`` is None."""
+    """Return the lines of a sentence. It is one line if it fits or ``width`` is None."""
     if width is None or len(text) <= width:
         return [text]
     return textwrap.wrap(
@@ -91,19 +95,19 @@ def wrap_text(text: str, width: int | None, *, indent: int = 0) -> list[str]:
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
-    """In columns; None where what is printed goes to no terminal, and nobody has said COLUMNS.
+    """Return the width in columns, or None if the stream is no terminal and COLUMNS is not set.
 
-    ``stream``: where it goes (default: stdout).
+    The default stream is stdout.
     """
     is_known = (stream or sys.stdout).isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size().columns if is_known else None
 
 
 def layout_table(texts: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """The lines of a table, heads first, columns two spaces apart; no cell is cut: half an id is no use.
+    """Return the lines of a table, headings first, columns two spaces apart. Cells are never cut.
 
-    Where ``width`` is less than a row wants, columns that say nothing go, sentences in the last one are
-    broken, and else columns stand below others, in each row alike.
+    If rows are wider than ``width``, empty columns are omitted first. Then prose in the last column is
+    wrapped. Otherwise columns are placed below others, in the same way for each row.
     """
     widths = _widths(texts)
     if width is not None and _total_width(widths) > width:
@@ -142,7 +146,7 @@ def layout_table(texts: Sequence[Sequence[str]], width: int | None) -> list[str]
             )
             indent = " " * (INDENT if n else 0)
             if len(row_columns) == 1 and len(indent + line) > width:
-                # A list, such as the bookies of a ledger: between its parts.
+                # A list, such as the bookies of a ledger, is wrapped between its items.
                 table_lines += textwrap.wrap(
                     line,
                     width,
@@ -171,7 +175,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 def rows_or_table(
     as_json: bool, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str
 ) -> None:
-    """The rows: with --json an object a line, named by the columns; else a table."""
+    """Print rows: one JSON object per row with --json, a table otherwise. Columns name the keys."""
     if as_json:
         for row in rows:
             emit(dict(zip(columns, row, strict=True)))
@@ -180,7 +184,7 @@ def rows_or_table(
 
 
 def size(count: float) -> str:
-    """Bytes with a unit: ``1.5 MiB``."""
+    """Return bytes with a unit: ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(count) < 1024 or unit == "TiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -189,7 +193,10 @@ def size(count: float) -> str:
 
 
 def visible(text: str) -> str:
-    """As a terminal can show it without being moved by it: names, labels and reasons are others' (H265)."""
+    """Return text with control characters escaped.
+
+    Names, labels and reasons come from other users and must not control the terminal (H265).
+    """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -204,5 +211,5 @@ def _text(cell: Any) -> str:
 
 
 def plural(count: int, singular: str, many: str = "") -> str:
-    """Return ``1 ledger`` or ``2,000 ledgers``; without ``many`` an s is appended to ``one``."""
+    """Return ``1 ledger`` or ``2,000 ledgers``; without ``many`` an s is appended to ``singular``."""
     return f"{count:,} {singular if count == 1 else many or f'{singular}s'}"

@@ -1,7 +1,7 @@
-"""One line of progress on stderr while a command runs for long.
+"""Show one line of progress on stderr while a command runs for long.
 
-On a terminal the line is rewritten once per second. It is removed before anything else is printed, so that no
-text is glued to it. Nothing is shown with --quiet or --json, or if stderr is no terminal.
+On a terminal the line is rewritten once per second. It is removed before other output, so that the two are
+never on one line. Nothing is shown with --quiet or --json, or if stderr is no terminal.
 """
 
 import sys
@@ -19,11 +19,11 @@ REMOVE = "\r\033[K"
 
 
 class ProgressLine:
-    """The line that a terminal shows last. Threads may use it at the same time."""
+    """The last line of a terminal. Threads may use it at the same time."""
 
     def __init__(self, settings: Settings) -> None:
         self.is_shown = sys.stderr.isatty() and not settings.quiet and not settings.json
-        """Whether a person sees it."""
+        """Whether the line is shown: stderr is a terminal, and neither --quiet nor --json is set."""
         self._settings = settings
         self._lock = threading.Lock()
         self._is_there = False
@@ -46,7 +46,7 @@ class ProgressLine:
                 print_stderr(REMOVE)
 
     def note(self, text: str) -> None:
-        """Print a remark where the line was; see `Settings.note`."""
+        """Remove the line and print a note; see `Settings.note`."""
         self.remove()
         self._settings.note(text)
 
@@ -55,9 +55,14 @@ class ProgressLine:
 def show_progress(
     settings: Settings, text: Callable[[float], str], *, every_s: float = TICK_S
 ) -> Iterator[ProgressLine]:
-    """Show ``text`` of the seconds since the beginning, once per second, while the block runs.
+    """Show a progress line once per second while the block runs.
 
-    A thread shows it: the block may be a call that does not return to an event loop.
+    A thread prints it, because the block may be a call that does not return to an event loop.
+
+    Args:
+        settings: The options of the command.
+        text: Returns the line, from the seconds since the start of the block.
+        every_s: Interval in seconds.
     """
     line = ProgressLine(settings)
     if not line.is_shown:

@@ -1,4 +1,4 @@
-"""Standard streams of `dlog`: a write is whole or fails, and a read waits, on any kind of descriptor."""
+"""Standard streams of `dlog`: a write is complete or fails, and a read waits, on any kind of descriptor."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from ...runtime.disk.output_file import write_all
 
 
 def read_some(descriptor: int, size: int) -> bytes:
-    """Read up to ``size`` bytes, at least one, or none at the end; also from a non-blocking descriptor."""
+    """Read 1 to ``size`` bytes, or none at the end of the input; also from a non-blocking descriptor."""
     while True:
         try:
             return os.read(descriptor, size)
@@ -23,8 +23,8 @@ def read_some(descriptor: int, size: int) -> bytes:
 class StandardFile(io.RawIOBase):
     """A standard descriptor that may be non-blocking, as ssh and some CI runners leave it.
 
-    A raw write of Python's own may store a part and return normally, and nothing looks at the count when
-    standard output is unbuffered. Here `write` returns when everything is written, or raises.
+    Python's raw write may write a part and return normally. If stdout is unbuffered, Python ignores the
+    returned count. Here `write` returns when everything is written, or raises.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -61,7 +61,7 @@ class StandardFile(io.RawIOBase):
 def write_stdout(data: bytes) -> None:
     """Write all bytes to standard output, past its buffer. Raises `OSError`.
 
-    A thread that writes into a pipe which nobody reads would keep the buffer's lock. The last flush of an
+    A thread that writes into an unread pipe would hold the lock of the buffer. The last flush of an
     interrupted command would wait for that lock, and so for the reader.
     """
     sys.stdout.flush()
@@ -74,15 +74,15 @@ def write_stdout(data: bytes) -> None:
 
 
 def open_standard_streams() -> None:
-    """Replace `sys.stdin`, `sys.stdout` and `sys.stderr` by streams over `StandardFile`.
+    """Replace `sys.stdin`, `sys.stdout` and `sys.stderr` with streams over `StandardFile`.
 
-    A stream that is closed (`dlog … <&-`) becomes the null device: otherwise the next file or socket would
-    get its descriptor, and the output that is meant for it.
+    A closed stream (`dlog … <&-`) becomes the null device. Otherwise the next file or socket would get its
+    descriptor, and would receive the output.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            # Never closed: it takes the lowest free number, which is the closed one.
+            # Never closed: it takes the lowest free descriptor, which is the closed one.
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper) and isinstance(_raw(stream), io.FileIO):
             file = StandardFile(stream.fileno())

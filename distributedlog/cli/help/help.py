@@ -1,4 +1,4 @@
-"""`dlog help` explains a command or a topic; `dlog completion` makes a shell complete both."""
+"""`dlog help` explains a command or a topic. `dlog completion` prints the completion script of a shell."""
 
 import difflib
 
@@ -15,14 +15,17 @@ SHELLS = ("bash", "zsh", "fish")
     cls=CliCommand,
     examples="""
     dlog help                     commands and topics
-    dlog help positions           a topic
-    dlog help log read            a command
+    dlog help positions           show a topic
+    dlog help log read            show the help of a command
     """,
 )
 @click.argument("words", nargs=-1, metavar="[TOPIC | COMMAND…]")
 @without_cluster()
 def command(settings: Settings, words: tuple[str, ...]) -> None:
-    """Help on a topic, or of a command; without either what there is."""
+    """Show the help of a command or a topic.
+
+    Without an argument, the command lists all commands and topics.
+    """
     name = _find_topic(words)
     if name:
         title, text = TOPICS[name]
@@ -44,12 +47,13 @@ def command(settings: Settings, words: tuple[str, ...]) -> None:
     if not words:
         click.echo("\nTopics (dlog help TOPIC):")
         table(
-            ("topic", "what"), [[topic_name, topic.title] for topic_name, topic in TOPICS.items()]
+            ("topic", "content"),
+            [[topic_name, topic.title] for topic_name, topic in TOPICS.items()],
         )
 
 
 def command_context(words: tuple[str, ...]) -> click.Context:
-    """As if the command of these words had been called. Raises a usage error: what may have been meant."""
+    """Return the context of the command that these words name. Raises a usage error with suggestions."""
     from ..main import command as dlog
 
     innermost: click.Command = dlog
@@ -66,7 +70,7 @@ def command_context(words: tuple[str, ...]) -> click.Context:
             suggestion = (
                 f"did you mean {' or '.join(similar_names)}?"
                 if similar_names
-                else '"dlog help" has them all'
+                else 'see "dlog help"'
             )
             expected = "topic or command" if depth == 0 else f"command of {context.command_path}"
             raise click.UsageError(f"no such {expected} {word!r}; {suggestion}")
@@ -75,7 +79,7 @@ def command_context(words: tuple[str, ...]) -> click.Context:
 
 
 def _find_topic(words: tuple[str, ...]) -> str:
-    """``exit codes`` and ``uri`` are ``exit-codes`` and ``uris``; "": none is meant."""
+    """Return the topic of these words, or "": ``exit codes`` and ``uri`` are ``exit-codes`` and ``uris``."""
     name = "-".join(words).lower()
     return next((candidate for candidate in (name, f"{name}s") if candidate in TOPICS), "")
 
@@ -83,15 +87,15 @@ def _find_topic(words: tuple[str, ...]) -> str:
 @click.command(
     cls=CliCommand,
     examples="""
-    source <(dlog completion bash)                  in this shell; a line of ~/.bashrc for all
-    dlog completion zsh > ~/.zfunc/_dlog            where fpath has ~/.zfunc
+    source <(dlog completion bash)                  for this shell; add it to ~/.bashrc for all
+    dlog completion zsh > ~/.zfunc/_dlog            if fpath contains ~/.zfunc
     dlog completion fish > ~/.config/fish/completions/dlog.fish
     """,
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 @without_cluster()
 def completion(settings: Settings, shell: str) -> None:
-    """Print the script with which a shell completes the commands and options of dlog."""
+    """Print a script with which a shell completes commands and options of dlog."""
     from click.shell_completion import get_completion_class
 
     from ..main import command as dlog

@@ -1,7 +1,7 @@
 """The texts of `dlog help TOPIC`. docs/reference/command-line.md contains them.
 
-Plain text of at most `CHARS_MAX` columns that is Markdown as it stands: paragraphs, and lines to be typed,
-four spaces in.
+They are plain text of at most `CHARS_MAX` columns and also Markdown. Lines to be typed are indented by four
+spaces.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ CHARS_MAX = 76
 
 
 class Topic(NamedTuple):
-    """One of them."""
+    """One help topic."""
 
     title: str
     text: str

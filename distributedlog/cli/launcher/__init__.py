@@ -1,27 +1,28 @@
-"""The console script `dlog`, before any of it is imported: an interruption in that moment is one, too."""
+"""Provide the console script `dlog`. It handles Ctrl-C even while the rest is being imported."""
 
-import _signal as signal  # type: ignore[import-not-found]  # the module `signal` is half a dozen more, each a moment to be interrupted in
+import _signal as signal  # type: ignore[import-not-found]  # `signal` imports more modules: time in which Ctrl-C is not handled
 import os
 
 
 def main() -> None:
-    """Run `dlog`; exit code 130, and one line, for Ctrl-C while it is being loaded.
+    """Run `dlog`. Ctrl-C during the import prints one line and ends with exit code 130.
 
-    Not by `KeyboardInterrupt`: an import in progress swallows one that comes in a callback of its locks.
+    `KeyboardInterrupt` is not used for it, because an import can swallow one that is raised in its lock
+    callback.
     """
     usual = signal.getsignal(signal.SIGINT)
-    if callable(usual):  # neither ignored (`nohup`, `&` in a script) nor the system's own
+    if callable(usual):  # not ignored (`nohup`, `&` in a script), and not the system default
         signal.signal(signal.SIGINT, _end)
     from distributedlog.cli.main import main as run
 
     try:
         signal.signal(signal.SIGINT, usual)
         run()
-    except KeyboardInterrupt:  # outside of what turns it into a line itself
+    except KeyboardInterrupt:  # outside the part of `run` that reports it
         _end()
 
 
 def _end(*_: object) -> None:
-    """Nothing was begun: there is nothing to tidy."""
+    """End the process. There is nothing to clean up yet."""
     os.write(2, b"dlog: interrupted\n")
     os._exit(130)

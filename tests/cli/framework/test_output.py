@@ -66,7 +66,7 @@ def test_a_context_has_a_name_that_can_be_stored_and_typed(
 ) -> None:
     """A control character made the file unreadable, and with it each command that looks there."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    with pytest.raises(click.UsageError, match="a context's name"):
+    with pytest.raises(click.UsageError, match="invalid context name"):
         named_clusters.check_name(name)
 
 
@@ -118,8 +118,8 @@ def test_a_port_that_is_none_is_a_wrong_address(port: str) -> None:
         (["log", "create", "\udcff"], "not UTF-8"),
         (["user", "remove", "\udcff", "--force"], "not UTF-8"),
         (["log", "config", "x", "set", "a=\udcff"], "not UTF-8"),
-        (["metadata", "save", "a\nb"], "a save has a name"),
-        (["metadata", "save", ".hidden"], "a save has a name"),
+        (["metadata", "save", "a\nb"], "invalid file name"),
+        (["metadata", "save", ".hidden"], "invalid file name"),
         (["config", "check", "BINARY"], "not UTF-8"),
         (["chaos", "run", "BINARY"], "not UTF-8"),
         (["serve", "gateway", "--token-file", "BINARY"], "not UTF-8"),
