@@ -1,7 +1,7 @@
-"""`dlog log export`, `dlog log import`: a log as Parquet files with a manifest, and the way back, by Spark.
+"""`dlog log export` and `dlog log import`: a log as Parquet files with a manifest, by Spark.
 
-Spark is imported when it is needed; what it says on stderr is left out without -v, and what it raises is
-one line as everywhere.
+Spark is imported only when it is needed. Its output on stderr is suppressed without -v. Its errors are
+reported as one line, like all others.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ INSTALL_HINT = "pip install '.[spark]', and a Java 17"
 
 
 def add_to(group: click.Group) -> None:
-    """Put these commands into `dlog log`."""
+    """Add these commands to `dlog log`."""
     group.add_command(export)
     group.add_command(import_)
 
@@ -44,19 +44,30 @@ def add_to(group: click.Group) -> None:
     "directory",
     metavar="DIR",
     required=True,
-    help="An empty or a new directory, or the URL of a place in an object store.",
+    help="Destination: an empty or new directory, or the URL of an object store prefix.",
 )
-@click.option("--from", "start", metavar="DLSN", default="earliest", help="Begin at this position.")
-@click.option("--until", metavar="DLSN", help="End after this position; else at the end.")
-@click.option("--master", default=MASTER, show_default=True, help="Spark's; all hosts see DIR.")
+@click.option(
+    "--from",
+    "start",
+    metavar="DLSN",
+    default="earliest",
+    help='First position (default "earliest").',
+)
+@click.option(
+    "--until", metavar="DLSN", help="Last position, inclusive (default: the end of the log)."
+)
+@click.option(
+    "--master", default=MASTER, show_default=True, help="Spark master. All its hosts need DIR."
+)
 @common
 def export(
     settings: Settings, name: str, directory: str, start: str, until: str | None, master: str
 ) -> None:
-    """Write a log's records into DIR as Parquet files, with a manifest that proves them.
+    """Export the records of a log to Parquet files in DIR.
 
-    A killed export is none, and may be repeated into the same directory. All columns of Spark's source are
-    in the files; `import` makes a log of them again.
+    The command also writes a manifest with the digests of all files. If an export is interrupted, repeat it
+    with the same directory. The files have all columns of the Spark source. `dlog log import` writes them
+    to a log.
     """
     from ...log.format.dlsn import DLSN
 
@@ -106,14 +117,19 @@ def export(
     """,
 )
 @click.argument("directory", metavar="DIR")
-@click.option("--log", "name", metavar="NAME", required=True, help="A new log, or an empty one.")
-@click.option("--master", default=MASTER, show_default=True, help="Spark's; all hosts see DIR.")
+@click.option(
+    "--log", "name", metavar="NAME", required=True, help="Destination: a new or empty log."
+)
+@click.option(
+    "--master", default=MASTER, show_default=True, help="Spark master. All its hosts need DIR."
+)
 @common
 def import_(settings: Settings, directory: str, name: str, master: str) -> None:
-    """Write what DIR holds into a new log: all of it, once, or nothing.
+    """Import the records of an export into a new log.
 
-    Every file is verified against the manifest first. Txids and payloads are kept, in order; positions are
-    new ones. Killed and repeated it is in once; repeated later, nothing is written again.
+    The command verifies all files against the manifest first. It imports all records or none, exactly once,
+    even if it is interrupted and repeated. Transaction IDs, payloads and order are kept. The records get new
+    positions.
     """
     uri = settings.where()
     from ...log.interfaces.log_names import check_log_name
@@ -146,12 +162,12 @@ def import_(settings: Settings, directory: str, name: str, master: str) -> None:
         output.pop("end_dlsn")
         emit({"log": name, "from": directory, **output, "seconds": _elapsed_s(started_at)})
     elif import_result.was_imported:
-        settings.note(f"{name} holds this import already, from {first or '-'} to {last or '-'}")
+        settings.note(f"{name} already has this import, from {first or '-'} to {last or '-'}")
     else:
         settings.note(
             f"imported {plural(manifest.records, 'record')} ({size(manifest.payload_bytes)}) into "
-            f"{name}: txids and"
-            f" payloads as in {manifest.log}, positions are new ones, {first or '-'} to {last or '-'}"
+            f"{name}: transaction IDs and"
+            f" payloads as in {manifest.log}, new positions from {first or '-'} to {last or '-'}"
         )
 
 
@@ -174,7 +190,7 @@ def _elapsed_s(started_at: float) -> float:
 
 
 def _check_log(settings: Settings, name: str) -> None:
-    """Ten seconds of Spark's start are not to be spent on a log that is not there."""
+    """Fail early if the log does not exist, because the start of Spark takes ten seconds."""
     from ...runtime.interfaces.errors import LogNotFound
     from ..connection.cluster_connection import run_call
 
@@ -186,7 +202,7 @@ def _check_log(settings: Settings, name: str) -> None:
 
 
 def _check_archive(directory: str) -> None:
-    """Nor on an archive that is none, or lacks files."""
+    """Fail early if there is no archive or if files are missing."""
     from ...spark.archive import archive_folder as folder
     from ...spark.archive.archive_store import store_of
 
@@ -196,19 +212,21 @@ def _check_archive(directory: str) -> None:
 
 
 def check_spark() -> None:
-    """Can Spark run here? Raises a one-line error that says what to install."""
+    """Check that Spark can run here. Raises an error that names the missing software."""
     for name in ("pyspark", "pyarrow", "numpy"):
         if importlib.util.find_spec(name) is None:
             raise click.ClickException(
-                f"{name} is not installed, this runs on Spark: {INSTALL_HINT}"
+                f"{name} is not installed, and this command requires Spark: {INSTALL_HINT}"
             )
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        raise click.ClickException(f"there is no Java, this runs on Spark: {INSTALL_HINT}")
+        raise click.ClickException(
+            f"Java not found, and this command requires Spark: {INSTALL_HINT}"
+        )
 
 
 @contextmanager
 def _spark_session(settings: Settings, master: str) -> Iterator[Any]:
-    """The session that this process has, or one of our own, which ends with the command."""
+    """Yield the active Spark session of this process, or a new one that ends with the command."""
     from pyspark.sql import SparkSession
 
     active_session = SparkSession.getActiveSession()
@@ -230,7 +248,7 @@ def _spark_session(settings: Settings, master: str) -> Iterator[Any]:
 
 @contextmanager
 def _silence_children(*, keep_stderr: bool) -> Iterator[None]:
-    """A Java that is started meanwhile writes to nowhere, and so do its workers: stderr is for our lines."""
+    """Redirect stderr of Java and its workers, if they start within the block, to the null device."""
     if keep_stderr:
         yield
         return

@@ -1,4 +1,4 @@
-"""`dlog log`: all that is done with a log; export and import are in `archive_commands.py`."""
+"""`dlog log`: commands on logs. Export and import are in `archive_commands.py`."""
 
 from collections.abc import Sequence
 from typing import Any, BinaryIO
@@ -23,15 +23,15 @@ FORMAT = click.Choice(["lines", "jsonl", "frames"])
     """,
 )
 def command() -> None:
-    """Create, list, show, set up, rename, write, read, tail, truncate, seal, delete logs, and so on."""
+    """Create, list, show, configure, rename, write, read, tail, truncate, seal and delete logs."""
 
 
 @command.command(
     cls=CliCommand,
     examples="""
     dlog log create orders
-    dlog log create orders --durability all        every copy before an acknowledgement
-    dlog log create ticks --txid-policy strict     refuse a given txid below the last one
+    dlog log create orders --durability all        acknowledge when all three copies are durable
+    dlog log create ticks --txid-policy strict     reject transaction IDs below the last one
     """,
 )
 @click.argument("name")
@@ -40,23 +40,28 @@ def command() -> None:
     type=click.Choice(["standard", "all"]),
     default="standard",
     show_default=True,
-    help="Acknowledge when two of three bookies have it synced, or when all have.",
+    help="Acknowledge when two of three bookies have synced a record (standard), or when all three have.",
 )
 @click.option(
     "--txid-policy",
     type=click.Choice(["auto", "strict", "count", "ms", "bytes"]),
     default="auto",
     show_default=True,
-    help="How transaction IDs are filled in and checked; see below.",
+    help="Rule for transaction IDs; see above.",
 )
 @common
 def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> None:
-    """Create a log. Exit code 3 when there is one of that name.
+    """Create a log.
 
-    A record may come with a transaction ID (txid) or without. A given one is stored unchanged. By policy, an
-    omitted one is: auto: the log's last + 1 or the time in ms, whichever is greater; count: the last + 1;
-    ms: the time, never below the last. strict is auto, and refuses a given txid below the last.
-    bytes makes a byte stream, whose txids are byte offsets.
+    The exit code is 3 if a log of this name exists. A given transaction ID (txid) is stored unchanged. The
+    policy determines an omitted one:
+
+    \b
+      auto    the last txid + 1 or the time in ms, whichever is greater
+      count   the last txid + 1
+      ms      the time in ms, but at least the last txid
+      strict  as auto; a given txid below the last one is rejected
+      bytes   a byte stream, whose txids are byte offsets
     """
     from ..connection.cluster_connection import run_call
 
@@ -77,7 +82,10 @@ def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> 
 @click.argument("prefix", default="")
 @common
 def list_(settings: Settings, prefix: str) -> None:
-    """The names of the logs, in order; with --json one object a line."""
+    """List the names of the logs in alphabetical order.
+
+    With PREFIX, only names that start with it are listed.
+    """
     from ..connection.cluster_connection import namespace, notice_when_slow, run
 
     async def work() -> None:
@@ -89,7 +97,7 @@ def list_(settings: Settings, prefix: str) -> None:
                     has_logs = True
                     emit({"name": name}) if settings.json else print(name)
         if not (has_logs or settings.json):
-            what = f"no log begins with {prefix!r}" if prefix else "there are no logs"
+            what = f"no log name starts with {prefix!r}" if prefix else "there are no logs"
             settings.note(f"{what} in {settings.where()}")
 
     run(work)
@@ -100,7 +108,10 @@ def list_(settings: Settings, prefix: str) -> None:
 @force_option
 @common
 def delete(settings: Settings, name: str, force: bool) -> None:
-    """Delete a log and all its records. There is no way back."""
+    """Delete a log and all its records.
+
+    This cannot be undone.
+    """
     require_consent(f"delete log {name} and all its records, in {settings.where()}", force)
     from ..connection.cluster_connection import run_call
 
@@ -115,22 +126,26 @@ def delete(settings: Settings, name: str, force: bool) -> None:
     dlog log config orders
     dlog log config orders set retention_s=1d segment_bytes_max=64MiB
     dlog log config orders unset retention_s
-    dlog log config --namespace set retention_s=604800       for all logs that have set no other
+    dlog log config --namespace set retention_s=604800       default for all logs of the namespace
     """,
 )
 @click.argument("words", nargs=-1, metavar="[NAME] [set K=V… | unset K…]")
-@click.option("--namespace", "all_", is_flag=True, help="The settings of all logs, without NAME.")
+@click.option(
+    "--namespace", "all_", is_flag=True, help="Use the settings of the namespace, without NAME."
+)
 @common
 def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
-    """A log's options, and whose each value is: the log's, its namespace's, or the default. Set, taken back.
+    """Show or change the settings of a log or a namespace.
 
-    A log's own stand over its namespace's, those over the config of who opens it, and that over the default.
-    Retention holds within a minute, sizes from the next segment. docs/reference/options.md
-    lists the options.
-    With --namespace, and after a change, what is set there and nothing else.
+    Without changes, the command lists all options of a log with value, unit and origin: the log, its
+    namespace, or the default. With --namespace, and after a change, it lists the stored settings only.
+
+    Settings of a log override those of its namespace. Both override the configuration of a program and the
+    defaults. Retention changes apply within a minute, and segment sizes from the next segment on.
+    docs/reference/options.md describes the options.
     """
     if not all_ and not words:
-        raise click.UsageError("which log? or --namespace")
+        raise click.UsageError("no log specified. Use NAME or --namespace")
     name, words_after_name = ("", words) if all_ else (words[0], words[1:])
     changes = _parse_changes(words_after_name)
     from ...cluster.status.log_overview import effective_options
@@ -140,7 +155,7 @@ def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
     async def call(logs: Any) -> Any:
         scope = logs if all_ else logs.open_log(name)
         stored = await (scope.set(changes) if changes else scope.settings())
-        if all_ or changes or isinstance(logs, ProxiedNamespace):  # of which proxies say nothing
+        if all_ or changes or isinstance(logs, ProxiedNamespace):  # proxies do not describe logs
             return stored, None
         description = await scope.describe(segments_max=1)
         return stored, effective_options(stored, await logs.settings(), description.state.quorums)
@@ -170,16 +185,16 @@ def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
         ]
         column_count = 4 if any(row[3] for row in rows) else 3
         columns = ("option", "value", "unit", "from")[:column_count]
-        table(columns, [row[:column_count] for row in rows], empty="nothing is set")
+        table(columns, [row[:column_count] for row in rows], empty="no stored settings")
 
 
 def _parse_changes(words: tuple[str, ...]) -> dict[str, Any]:
-    """``set K=V…`` or ``unset K…`` as what `Log.set` takes."""
+    """Return ``set K=V…`` or ``unset K…`` as the argument of `Log.set`."""
     if not words:
         return {}
     action, *rest = words
     if action not in ("set", "unset") or not rest:
-        raise click.UsageError("say: set K=V…, or: unset K…")
+        raise click.UsageError("invalid change: use set K=V… or unset K…")
     if action == "unset":
         return dict.fromkeys(rest)
     from ...log.model.stored_settings import validate_settings
@@ -191,11 +206,11 @@ def _parse_changes(words: tuple[str, ...]) -> dict[str, Any]:
         if not equals:
             raise click.UsageError(f"{word!r} is not K=V")
         changes_by_key[key] = parse_value(value)
-    return validate_settings(changes_by_key)  # before anything is asked of the cluster
+    return validate_settings(changes_by_key)  # before a request is sent to the cluster
 
 
 def _value_text(value: Any) -> str:
-    """As it is typed after ``set``."""
+    """Return a value in the form that ``set`` accepts."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -204,23 +219,26 @@ def _value_text(value: Any) -> str:
 @click.argument("new")
 @common
 def rename(settings: Settings, old: str, new: str) -> None:
-    """Give a log another name. Its records, positions and readers stay; nobody may be writing it."""
+    """Rename a log.
+
+    Records, named positions and readers are kept. The log must have no active writer.
+    """
     from ..connection.cluster_connection import run_call
 
     run_call(settings, f"renaming {old}", lambda logs: logs.rename_log(old, new))
     if settings.json:
         emit({"name": new, "old_name": old})
     else:
-        settings.note(f"{old} is called {new} now")
+        settings.note(f"renamed {old} to {new}")
 
 
 @command.command(cls=CliCommand, examples="dlog log show orders\ndlog log show orders --json")
 @click.argument("name")
 @common
 def show(settings: Settings, name: str) -> None:
-    """A log's segments, sizes, txid policy, owner and truncation.
+    """Show segments, sizes, txid policy, owner and truncation point of a log.
 
-    A narrow terminal shows no txids of segments; --json has all.
+    A narrow terminal omits the transaction IDs of segments; --json prints everything.
     """
     from ...cluster.status.log_overview import describe
     from ..connection.cluster_connection import run_call
@@ -241,11 +259,13 @@ def _print_log(description: dict[str, Any]) -> None:
     ]
     besides = (
         ", and in the segment in progress" if segments_in_progress else ""
-    )  # whose bytes nobody has counted yet
+    )  # whose size is not known yet
     print(f"records    {description['records']:,}  in {size(description['bytes'])}{besides}")
     print(f"positions  {description['first_dlsn'] or '-'} to {description['last_dlsn'] or '-'}")
     truncated_bytes = description["truncated_bytes"]
-    removal_note = f"  ({size(truncated_bytes)} more are removed soon)" if truncated_bytes else ""
+    removal_note = (
+        f"  ({size(truncated_bytes)} more will be deleted soon)" if truncated_bytes else ""
+    )
     print(f"truncated  {description['truncated_to'] or 'not'}{removal_note}")
     if description["clock_behind_s"]:
         print(f"clock      {description['clock_behind_s']:,} s behind the log's time")
@@ -284,14 +304,17 @@ def _print_log(description: dict[str, Any]) -> None:
     """,
 )
 @click.argument("name")
-@click.option("--from", "start", metavar="DLSN", help="From the entry of this position on.")
-@click.option("--limit", type=click.IntRange(0), help="End after so many entries.")
+@click.option(
+    "--from", "start", metavar="DLSN", help="First position (default: the oldest stored entry)."
+)
+@click.option("--limit", type=click.IntRange(0), help="Maximum number of entries.")
 @common
 def inspect(settings: Settings, name: str, start: str | None, limit: int | None) -> None:
-    """The entries of a log as they are stored: place, records, txids, sizes, times, flags.
+    """List the stored entries of a log: position, records, transaction IDs, sizes, times, flags.
 
-    By their headers alone; what was truncated too, while it is there. An entry that cannot be read is
-    named, and the next one follows. With --json one object a line.
+    The command reads entry headers only. Truncated entries are listed until they are deleted. For an entry
+    that cannot be read, the command prints the error and continues. With --json, it prints one object per
+    line.
     """
     from ...log.format.dlsn import DLSN
     from ..connection.cluster_connection import namespace, run
@@ -345,14 +368,21 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
 )
 @click.argument("name")
 @click.argument("file", type=click.File("rb"), default="-")
-@click.option("--format", "format_name", type=FORMAT, default="lines", show_default=True)
+@click.option(
+    "--format",
+    "format_name",
+    type=FORMAT,
+    default="lines",
+    show_default=True,
+    help="Input format (dlog help formats).",
+)
 @click.option(
     "--txid",
     type=click.Choice(["time", "count"]),
-    help="Give each record without a txid one: the greater of the log's last and now in ms, or the last + 1. "
-    "Default: the log fills it in, by its policy.",
+    help="How to set omitted transaction IDs: the time in ms (time) or the last ID + 1 (count). "
+    "IDs never decrease. Default: the policy of the log.",
 )
-@click.option("--create", "create_", is_flag=True, help="Create the log if there is none.")
+@click.option("--create", "create_", is_flag=True, help="Create the log if it does not exist.")
 @click.option("--takeover", is_flag=True, help="Fence another writer instead of waiting for it.")
 @common
 def write(
@@ -364,11 +394,18 @@ def write(
     create_: bool,
     takeover: bool,
 ) -> None:
-    """Write records from FILE or stdin; ends when all are durable.
+    """Append records from FILE or stdin to a log.
 
-    A record a line (any bytes; empty lines count), or JSON objects ({"txid"?, "payload" or
-    "payload_base64"}), or frames (u32 little-endian length, bytes). When it fails, it says how many
-    records are certainly stored; what was under way then may be stored too (exit code 7).
+    The command ends when all records are durable. The formats are:
+
+    \b
+      lines   one record per line, of any bytes; empty lines count
+      jsonl   one JSON object per line: "payload" or "payload_base64",
+              and optionally "txid"
+      frames  a length of four bytes (little-endian), then the payload
+
+    After a failure, the command prints the number of records that are certainly stored. Later records may
+    be stored, too (exit code 7).
     """
     from ..connection.cluster_connection import run
     from .record_input import write_stream
@@ -395,11 +432,16 @@ def write(
     """,
 )
 @click.argument("name")
-@click.option("--from", "start", metavar="DLSN", help="From this position on.")
-@click.option("--to", metavar="DLSN", help="Up to this position, and without it.")
+@click.option(
+    "--from", "start", metavar="DLSN", help="First position (default: the earliest record)."
+)
+@click.option("--to", metavar="DLSN", help="End position, exclusive (default: the end of the log).")
 @common
 def count(settings: Settings, name: str, start: str | None, to: str | None) -> None:
-    """How many records can be read; nothing between the two positions is."""
+    """Count the readable records of a log.
+
+    The command reads no records between the two positions.
+    """
     from ...log.format.dlsn import DLSN
     from ..connection.cluster_connection import run_call
 
@@ -414,15 +456,26 @@ def count(settings: Settings, name: str, start: str | None, to: str | None) -> N
 
 
 def read_options(function: Any) -> Any:
-    """The options of read and tail."""
+    """Add the options of `read` and `tail`."""
     for option in (
-        click.option("--format", "format_name", type=FORMAT, default="lines", show_default=True),
-        click.option("--limit", type=click.IntRange(0), help="End after so many records."),
-        click.option("--to", metavar="DLSN", help="End after this position."),
         click.option(
-            "--from-txid", type=click.IntRange(0), help="Begin at the first record >= this txid."
+            "--format",
+            "format_name",
+            type=FORMAT,
+            default="lines",
+            show_default=True,
+            help="Output format (dlog help formats).",
         ),
-        click.option("--from", "start", metavar="DLSN", help="A position, earliest, or latest."),
+        click.option("--limit", type=click.IntRange(0), help="Maximum number of records."),
+        click.option("--to", metavar="DLSN", help="Last position, inclusive."),
+        click.option(
+            "--from-txid",
+            type=click.IntRange(0),
+            help="First transaction ID: start at the first record with this or a greater one.",
+        ),
+        click.option(
+            "--from", "start", metavar="DLSN", help='First position, "earliest" or "latest".'
+        ),
         click.argument("name"),
     ):
         function = option(function)
@@ -438,10 +491,14 @@ def read_options(function: Any) -> Any:
     """,
 )
 @read_options
-@click.option("--follow", is_flag=True, help="Go on with new records, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue with new records until Ctrl-C.")
 @common
 def read(settings: Settings, **option_values: Any) -> None:
-    """Read records, from the earliest one on, to the last one there is now (or on, with --follow)."""
+    """Print the records of a log.
+
+    The command reads from the earliest available record to the current end of the log. With --follow, it
+    continues with new records until you press Ctrl-C.
+    """
     _read_records(settings, default="earliest", **option_values)
 
 
@@ -455,13 +512,16 @@ def read(settings: Settings, **option_values: Any) -> None:
 @read_options
 @common
 def tail(settings: Settings, **option_values: Any) -> None:
-    """Follow a log: records that are written from now on, until Ctrl-C."""
+    """Print new records of a log until Ctrl-C.
+
+    The command starts after the last record, or at the position of --from or --from-txid.
+    """
     _read_records(settings, default="latest", follow=True, **option_values)
 
 
 def _read_records(settings: Settings, *, default: str, **option_values: Any) -> None:
     if option_values["start"] is not None and option_values["from_txid"] is not None:
-        raise click.UsageError("--from and --from-txid: choose one")
+        raise click.UsageError("--from and --from-txid exclude each other")
     if settings.json:
         option_values["format_name"] = "jsonl"
     option_values["start"] = option_values["start"] or default
@@ -476,13 +536,19 @@ def _read_records(settings: Settings, *, default: str, **option_values: Any) -> 
     examples="""
     dlog log truncate orders --to 12.0.0
     dlog log truncate orders --txid 1700000000000 --force
-    dlog log truncate orders --up-to-subscriber cold --force      in a script: nobody is asked
+    dlog log truncate orders --up-to-subscriber cold --force      for scripts: no confirmation
     """,
 )
 @click.argument("name")
-@click.option("--to", metavar="DLSN", help="Give up all records before this position.")
-@click.option("--txid", type=click.IntRange(0), help="Before the first record with such a txid.")
-@click.option("--up-to-subscriber", metavar="POSITION", help="Before this named position.")
+@click.option("--to", metavar="DLSN", help="New first position: delete all records before it.")
+@click.option(
+    "--txid",
+    type=click.IntRange(0),
+    help="Delete all records before the first one with this or a greater transaction ID.",
+)
+@click.option(
+    "--up-to-subscriber", metavar="POSITION", help="Delete all records before this named position."
+)
 @force_option
 @common
 def truncate(
@@ -493,12 +559,13 @@ def truncate(
     up_to_subscriber: str | None,
     force: bool,
 ) -> None:
-    """Give up the oldest records; the rest stays as it is. There is no way back.
+    """Delete the oldest records of a log.
 
-    Prints where the log begins now: the point never goes back, and never after the end.
+    This cannot be undone. The command prints the new truncation point. The point never moves backward, and
+    never beyond the end of the log.
     """
     if sum(option_value is not None for option_value in (to, txid, up_to_subscriber)) != 1:
-        raise click.UsageError("give one of --to, --txid, --up-to-subscriber")
+        raise click.UsageError("specify exactly one of --to, --txid, --up-to-subscriber")
     from ...log.format.dlsn import DLSN
     from ...runtime.interfaces.errors import InvalidRequest
     from ..connection.cluster_connection import run_call
@@ -506,7 +573,7 @@ def truncate(
     given_dlsn = None if to is None else DLSN.parse(to)
     limit_text = to or (f"txid {txid}" if txid is not None else f"position {up_to_subscriber}")
     require_consent(
-        f"give up the records of log {name} before {limit_text}, in {settings.where()}", force
+        f"delete the records of log {name} before {limit_text}, in {settings.where()}", force
     )
 
     async def call(logs: Any) -> DLSN:
@@ -515,7 +582,7 @@ def truncate(
             dlsn = await log.positions.get(up_to_subscriber)
             if dlsn is None:
                 raise InvalidRequest(
-                    f'log "{name}" has no position {up_to_subscriber!r}; those it has: '
+                    f'log "{name}" has no position {up_to_subscriber!r}. To list its positions: '
                     f'"dlog log positions {name}"'
                 )
         start_dlsn: DLSN = await log.truncate(dlsn, txid=txid)
@@ -531,10 +598,13 @@ def truncate(
 @command.command(cls=CliCommand, examples="dlog log seal orders --force")
 @click.argument("name")
 @force_option
-@click.option("--takeover", is_flag=True, help="Fence a writer that holds the log.")
+@click.option("--takeover", is_flag=True, help="Fence the current writer of the log.")
 @common
 def seal(settings: Settings, name: str, force: bool, takeover: bool) -> None:
-    """End a log: it takes no more records, readers reach an end. There is no way back."""
+    """End a log permanently.
+
+    It accepts no more records, and readers receive an end. This cannot be undone.
+    """
     require_consent(f"seal log {name} for good, in {settings.where()}", force)
     from ..connection.cluster_connection import run_call
 
@@ -546,7 +616,7 @@ def seal(settings: Settings, name: str, force: bool, takeover: bool) -> None:
     if settings.json:
         emit({"name": name, "sealed": True, "before": not new})
     else:
-        settings.note(f"sealed {name}" if new else f"{name} was sealed already")
+        settings.note(f"sealed {name}" if new else f"{name} was already sealed")
 
 
 @command.command(
@@ -557,13 +627,22 @@ def seal(settings: Settings, name: str, force: bool, takeover: bool) -> None:
     """,
 )
 @click.argument("name")
-@click.option("--txid", type=click.IntRange(0), help="The first record with at least this txid.")
-@click.option("--time", "when", metavar="ISO", help="The first entry written then or later.")
+@click.option(
+    "--txid",
+    type=click.IntRange(0),
+    help="Find the first record with this or a greater transaction ID.",
+)
+@click.option(
+    "--time", "when", metavar="ISO", help="Find the first entry written at or after this time."
+)
 @common
 def find(settings: Settings, name: str, txid: int | None, when: str | None) -> None:
-    """The position of the first record from a txid or a time on; after the end, the next one's."""
+    """Print the position of a transaction ID or a time.
+
+    After the last record, it is the position of the next record.
+    """
     if (txid is None) == (when is None):
-        raise click.UsageError("give one of --txid, --time")
+        raise click.UsageError("specify exactly one of --txid, --time")
     from datetime import datetime
 
     from ..connection.cluster_connection import run_call
@@ -574,7 +653,7 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
             wall_ms = int(datetime.fromisoformat(when).timestamp() * 1000)
         except ValueError:
             raise click.UsageError(
-                f"--time {when!r} is not a time such as 2026-01-31T12:00:00"
+                f"--time {when!r} is not an ISO time such as 2026-01-31T12:00:00"
             ) from None
 
     dlsn = run_call(
@@ -596,11 +675,14 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
     """,
 )
 @click.argument("name")
-@click.option("--forget", metavar="POSITION", help="Delete this one.")
+@click.option("--forget", metavar="POSITION", help="Delete this position.")
 @force_option
 @common
 def positions(settings: Settings, name: str, forget: str | None, force: bool) -> None:
-    """Where the named subscribers of a log go on, who they are, and which of them hold its retention up."""
+    """List the named positions of a log, and their subscribers.
+
+    The list shows how long each position still prevents retention from deleting records.
+    """
     if forget is not None:
         require_consent(f"delete position {forget} of log {name}, in {settings.where()}", force)
     from ...log.model.stored_settings import retention_of
@@ -653,7 +735,7 @@ def positions(settings: Settings, name: str, forget: str | None, force: bool) ->
 
 
 def _hold_text(remaining_s: float) -> str:
-    return f"for {remaining_s:,.0f} s more" if remaining_s else "no longer: hold_max_s is over"
+    return f"for {remaining_s:,.0f} s more" if remaining_s else "no longer: hold_max_s has passed"
 
 
 @command.command(
@@ -665,11 +747,13 @@ def _hold_text(remaining_s: float) -> str:
     """,
 )
 @click.argument("name")
-@click.option("--of", "queue", metavar="QUEUE", help="The work queue that is meant.")
+@click.option("--of", "queue", metavar="QUEUE", help="Work queue to change.")
 @click.option(
-    "--retry", type=click.IntRange(1), help="Have what is parked under this number tried again."
+    "--retry", type=click.IntRange(1), help="Number of a dead-lettered range to process again."
 )
-@click.option("--drop", type=click.IntRange(1), help="Give up what is parked under this number.")
+@click.option(
+    "--drop", type=click.IntRange(1), help="Number of a dead-lettered range to drop permanently."
+)
 @click.option("--forget", is_flag=True, help="Delete the work queue.")
 @force_option
 @common
@@ -682,10 +766,16 @@ def queues(
     forget: bool,
     force: bool,
 ) -> None:
-    """How far the work queues of a log are handled, and what is parked in them."""
+    """List the work queues of a log, or change one.
+
+    The list shows the lowest unfinished position, remaining records, claims and dead-lettered ranges
+    ("parked") of each queue.
+    """
     actions_given = (retry is not None) + (drop is not None) + forget
     if actions_given > 1 or (queue is None) != (actions_given == 0):
-        raise click.UsageError("give --of and one of --retry, --drop, --forget, or none of them")
+        raise click.UsageError(
+            "use --of with exactly one of --retry, --drop, --forget, or none of them"
+        )
     if forget or drop is not None:
         action_text = "delete" if forget else f"drop number {drop} of"
         require_consent(
@@ -697,8 +787,8 @@ def queues(
     async def call(logs: Any) -> Any:
         log = logs.open_log(name)
         if queue is not None and queue not in await log.work_queues():
-            raise InvalidRequest(  # to open it would make it
-                f'log "{name}" has no work queue {queue!r}; those it has: "dlog log queues {name}"'
+            raise InvalidRequest(  # opening it would create it
+                f'log "{name}" has no work queue {queue!r}. To list its work queues: "dlog log queues {name}"'
             )
         if forget:
             await log.delete_work_queue(queue)
@@ -758,7 +848,10 @@ def _parked_text(parked_ranges: list[dict[str, Any]]) -> str:
 @click.argument("prefix", default="")
 @common
 def watch(settings: Settings, prefix: str) -> None:
-    """Each log there is, then each that is created, renamed or deleted, until Ctrl-C."""
+    """List all logs, then print each created, renamed or deleted log until Ctrl-C.
+
+    With PREFIX, only names that start with it are printed.
+    """
     from ..connection.cluster_connection import namespace, run, run_until_stdout_closed
 
     def tell(kind: str, name: str, incarnation: str, old_name: str = "") -> None:

@@ -1,7 +1,7 @@
-"""Records from bytes and bytes from records: ``lines``, ``jsonl``, ``frames``. No I/O here.
+"""Convert bytes to records and back: ``lines``, ``jsonl``, ``frames``. No I/O here.
 
-Lines are any bytes but a newline; empty ones count; a last one without a newline counts; nothing makes
-no record. A record that holds a newline does not come back from ``lines`` as one: use the others.
+Lines contain any bytes except a newline. Empty lines are records. The last line needs no newline. An empty
+input has no record. A record that contains a newline cannot be restored from ``lines``; use another format.
 """
 
 import base64
@@ -19,25 +19,25 @@ LENGTH = struct.Struct("<I")
 JSON_LINE_BYTES_MAX = 8 * RECORD_BYTES_MAX
 
 TxidAndPayload = tuple[int | None, bytes]
-"""A txid, where the input gives one, and a payload."""
+"""The transaction ID, or None if the input has none, and the payload."""
 
 
 class RecordParser(Protocol):
-    """Cuts a stream into payloads. After `error` is set it takes no more."""
+    """Splits a stream into payloads. After `error` is set, it accepts no more input."""
 
     error: DistributedLogError | None
 
     def feed(self, chunk: bytes) -> "Sequence[bytes] | Sequence[TxidAndPayload]":
-        """What ``chunk`` completes, up to the first error."""
+        """Return the records that ``chunk`` completes, up to the first error."""
         ...
 
     def finish(self) -> "Sequence[bytes] | Sequence[TxidAndPayload]":
-        """What the end completes."""
+        """Return the record that the end of the input completes, if any."""
         ...
 
 
 class LineParser:
-    """A record a line."""
+    """Parses one record per line."""
 
     def __init__(self, bytes_max: int = RECORD_BYTES_MAX) -> None:
         self.error: DistributedLogError | None = None
@@ -46,7 +46,7 @@ class LineParser:
         self._count = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that ``chunk`` completes."""
+        """Return the lines that ``chunk`` completes."""
         if self.error is not None:
             return []
         lines = (self._incomplete + chunk).split(b"\n")
@@ -59,7 +59,7 @@ class LineParser:
         return lines
 
     def finish(self) -> list[bytes]:
-        """The last line, if it has no newline."""
+        """Return the last line if it has no newline."""
         last, self._incomplete = self._incomplete, b""
         return [last] if last and self.error is None else []
 
@@ -67,14 +67,14 @@ class LineParser:
         first_oversize = next(n for n, line in enumerate(lines) if len(line) > self._bytes_max)
         self.error = RecordTooLarge(
             f"line {self._count + first_oversize + 1} has {len(lines[first_oversize])} bytes or more, "
-            f"the most are {self._bytes_max};"
+            f"the maximum is {self._bytes_max};"
             " the lines before it are stored"
         )
         return lines[:first_oversize]
 
 
 class JsonLineParser:
-    """A JSON object a line: ``{"txid"?, "payload" or "payload_base64"}``."""
+    """Parses one JSON object per line: ``{"txid"?, "payload" or "payload_base64"}``."""
 
     def __init__(self) -> None:
         self.error: DistributedLogError | None = None
@@ -82,11 +82,11 @@ class JsonLineParser:
         self._count = 0
 
     def feed(self, chunk: bytes) -> list[TxidAndPayload]:
-        """The records that ``chunk`` completes."""
+        """Return the records that ``chunk`` completes."""
         return self._parse(self._lines.feed(chunk))
 
     def finish(self) -> list[TxidAndPayload]:
-        """The last line, if it has no newline."""
+        """Return the last record if its line has no newline."""
         return self._parse(self._lines.finish())
 
     def _parse(self, lines: list[bytes]) -> list[TxidAndPayload]:
@@ -98,14 +98,14 @@ class JsonLineParser:
             try:
                 records.append(_record_of_json(json.loads(line)))
             except (ValueError, InvalidRequest, RecursionError) as error:
-                problem = "it is nested too deep" if isinstance(error, RecursionError) else error
+                problem = "it is nested too deeply" if isinstance(error, RecursionError) else error
                 self.error = InvalidRequest(
-                    f"line {self._count}: {problem}; those before it are stored"
+                    f"line {self._count}: {problem}; the lines before it are stored"
                 )
                 break
             if len(records[-1][1]) > RECORD_BYTES_MAX:
                 self.error = RecordTooLarge(
-                    f"line {self._count} has a payload of {len(records.pop()[1])} bytes, a record takes"
+                    f"line {self._count} has a payload of {len(records.pop()[1])} bytes, the maximum is"
                     f" {RECORD_BYTES_MAX}; the lines before it are stored"
                 )
         if self.error is None:
@@ -114,7 +114,7 @@ class JsonLineParser:
 
 
 class FrameParser:
-    """u32 little-endian length, then so many bytes."""
+    """Parses frames: a u32 little-endian length, then this number of bytes."""
 
     def __init__(self) -> None:
         self.error: DistributedLogError | None = None
@@ -122,7 +122,7 @@ class FrameParser:
         self._count = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The records that ``chunk`` completes."""
+        """Return the records that ``chunk`` completes."""
         if self.error is not None:
             return []
         data = self._incomplete + chunk
@@ -132,8 +132,8 @@ class FrameParser:
             (length,) = LENGTH.unpack_from(data, start)
             if length > RECORD_BYTES_MAX:
                 self.error = RecordTooLarge(
-                    f"frame {self._count + len(records) + 1} announces {length} bytes, a record takes"
-                    f" {RECORD_BYTES_MAX}; those before it are stored"
+                    f"frame {self._count + len(records) + 1} has a length of {length} bytes, the maximum is"
+                    f" {RECORD_BYTES_MAX}; the frames before it are stored"
                 )
                 break
             end = start + 4 + length
@@ -146,16 +146,16 @@ class FrameParser:
         return records
 
     def finish(self) -> list[bytes]:
-        """Nothing; half a frame is an error."""
+        """Return no record; set `error` if the input ends within a frame."""
         if self._incomplete and self.error is None:
             self.error = InvalidRequest(
-                f"the input ends within frame {self._count + 1}; those before it are stored"
+                f"the input ends within frame {self._count + 1}; the frames before it are stored"
             )
         return []
 
 
 def parser(name: str) -> RecordParser:
-    """For one of `FORMATS`."""
+    """Return a new parser for one of `FORMATS`."""
     parsers: dict[str, Callable[[], RecordParser]] = {
         "lines": LineParser,
         "jsonl": JsonLineParser,
@@ -165,13 +165,13 @@ def parser(name: str) -> RecordParser:
 
 
 def as_lines(columns: Columns) -> bytes:
-    """Payloads, a newline after each."""
+    """Return the payloads, with a newline after each."""
     payloads = _payloads(columns)
     return b"\n".join(payloads) + b"\n" if payloads else b""
 
 
 def as_frames(columns: Columns) -> bytes:
-    """Length and payload of each."""
+    """Return length and payload of each record."""
     parts: list[bytes] = []
     for payload in _payloads(columns):
         parts += (LENGTH.pack(len(payload)), payload)
@@ -179,7 +179,7 @@ def as_frames(columns: Columns) -> bytes:
 
 
 def as_jsonl(columns: Columns) -> bytes:
-    """An object a line; ``payload`` where it is UTF-8, else ``payload_base64``."""
+    """Return one object per line, with ``payload`` if it is UTF-8 and ``payload_base64`` otherwise."""
     lines = []
     for record in columns.records():
         value: dict[str, Any] = {
@@ -210,10 +210,10 @@ def _payloads(columns: Columns) -> list[bytes]:
 
 def _record_of_json(value: Any) -> TxidAndPayload:
     if not isinstance(value, dict):
-        raise InvalidRequest("wanted is an object")
+        raise InvalidRequest("it is not a JSON object")
     txid = value.get("txid")
     if txid is not None and (not isinstance(txid, int) or isinstance(txid, bool)):
-        raise InvalidRequest(f"txid is {txid!r}, wanted is a number")
+        raise InvalidRequest(f"txid must be an integer, got {txid!r}")
     if isinstance(value.get("payload"), str):
         return txid, value["payload"].encode("utf-8", "surrogatepass")
     if isinstance(value.get("payload_base64"), str):
@@ -221,4 +221,4 @@ def _record_of_json(value: Any) -> TxidAndPayload:
             return txid, base64.b64decode(value["payload_base64"], validate=True)
         except binascii.Error as error:
             raise InvalidRequest(f"payload_base64: {error}") from None
-    raise InvalidRequest('it has neither "payload" nor "payload_base64" as a text')
+    raise InvalidRequest('it has neither "payload" nor "payload_base64" as a string')

@@ -1,4 +1,7 @@
-"""`dlog log write`: a stream of records in, pipelined, bounded in memory, with an honest end."""
+"""`dlog log write`: append a stream of records, pipelined and with limited memory.
+
+After a failure it reports exactly which records are certainly stored.
+"""
 
 import time
 from collections import deque
@@ -29,11 +32,11 @@ from .record_formats import parser
 
 CHUNK_BYTES = 256 * 1024
 PROGRESS_S = 10.0
-"""Between lines of progress if stderr is no terminal."""
+"""Seconds between progress lines if stderr is no terminal."""
 
 
 class StoredSummary:
-    """What is certainly stored so far: a count, bytes, and the first and last position."""
+    """Counts the records that are certainly stored so far, their bytes, and the first and last position."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -42,21 +45,21 @@ class StoredSummary:
         self.last: Any = None
         self.started_at = time.perf_counter()
         self.failure: DistributedLogError | None = None
-        """Why a record was not stored, or is not known to be; what was counted comes before it."""
+        """Why a record is not stored, or why this is unknown. All counted records precede it."""
         self._waiting: deque[tuple[Any, list[bytes]]] = deque()
 
     def add_bulk(self, bulk: Any, payloads: list[bytes]) -> None:
-        """One more bulk is under way."""
+        """Add a bulk whose writes are pending."""
         self._waiting.append((bulk, payloads))
         self.count_done()
 
     @property
     def is_rejected(self) -> bool:
-        """Was a record of the newest bulk not taken? Then nothing may follow it."""
+        """Whether a record of the newest bulk was rejected. Then no record may follow it."""
         return bool(self._waiting) and _failure(self._waiting[-1][0]) is not None
 
     def count_done(self) -> None:
-        """Count what is done, in order, up to the first that is not or failed."""
+        """Count the finished writes in order, up to the first that is pending or failed."""
         while self._waiting and self.failure is None and self._waiting[0][0].done():
             bulk, payloads = self._waiting.popleft()
             self.failure = _failure(bulk)
@@ -80,7 +83,7 @@ class StoredSummary:
             self.bytes += len(payload)
 
     def summary(self) -> dict[str, Any]:
-        """The keys of the contract."""
+        """Return the documented keys of the JSON output."""
         return {
             "records": self.records,
             "bytes": self.bytes,
@@ -91,7 +94,7 @@ class StoredSummary:
 
 
 def _failure(bulk: Any) -> DistributedLogError | None:
-    """The error of a bulk's last record, which has one when any before it has."""
+    """Return the error of a bulk's last record. It has one if any record before it has one."""
     if not bulk[-1].done():
         return None
     try:
@@ -111,9 +114,23 @@ async def write_stream(
     create: bool,
     takeover: bool,
 ) -> None:
-    """Write all of ``file``; print the summary, also when it fails.
+    """Append all records of ``file``, and print the summary, also after a failure.
 
-    The writer is opened when there is a first record that the log takes: an opening leaves a segment.
+    The writer is opened only when a first valid record is available, because opening creates a segment.
+
+    Args:
+        settings: The common options.
+        name: The log.
+        file: The input, read by descriptor.
+        format_name: One of `FORMATS`.
+        txid: How to set omitted transaction IDs: "time", "count", or None for the policy of the log.
+        create: Whether to create the log if it does not exist.
+        takeover: Whether to fence another writer instead of waiting for it.
+
+    Raises:
+        LogNotFound: The log does not exist, and ``create`` is False.
+        OutcomeUnknown: No acknowledgement arrived within the timeout.
+        DistributedLogError: A record was rejected, or a write failed.
     """
     stored = StoredSummary()
     source = _RecordSource(settings, file, format_name)
@@ -127,7 +144,7 @@ async def write_stream(
                 )
             items = await source.next_records()
             if not items:
-                if create:  # an empty input makes the log, and nothing else
+                if create:  # an empty input creates the log without a segment
                     with suppress(LogExists):
                         await logs.create_log(name)
                 source.check()
@@ -137,7 +154,7 @@ async def write_stream(
                 await _check_first_record(log, items)
                 async with AsyncExitStack() as stack:
                     with notice_when_slow(
-                        settings, f"opening {name}; another writer is waited for"
+                        settings, f"opening {name}, or waiting for another writer"
                     ):
                         writer = await stack.enter_async_context(log.open_writer(takeover=takeover))
                     stored.started_at = time.perf_counter()
@@ -161,7 +178,7 @@ async def write_stream(
 
 
 class _RecordSource:
-    """The records of a file, a chunk at a time."""
+    """Reads the records of a file chunk by chunk."""
 
     def __init__(self, settings: Settings, file: BinaryIO, format_name: str) -> None:
         self._settings = settings
@@ -170,10 +187,10 @@ class _RecordSource:
         self._is_ended = False
 
     async def next_records(self) -> Any:
-        """Return the records of the next chunks that hold any; none at the end, or before a malformed one."""
+        """Return the next records of the input; none at its end, or if the next record is malformed."""
         items: Any = []
         while not (items or self._is_ended or self._parser.error is not None):
-            # By descriptor: a thread left in a buffered read would hold the buffer's lock at our exit.
+            # Read by descriptor: a thread in a buffered read would hold the lock of the buffer at exit.
             chunk = await trio.to_thread.run_sync(
                 read_some, self._descriptor, CHUNK_BYTES, abandon_on_cancel=True
             )
@@ -182,13 +199,13 @@ class _RecordSource:
         return items
 
     def check(self) -> None:
-        """Raise what is wrong with the record after the last one."""
+        """Raise the error of the first malformed record, if there is one."""
         if self._parser.error is not None:
             raise self._parser.error
 
 
 async def _check_first_record(log: Any, items: Any) -> None:
-    """Raise what the log has against the first record, before the log is opened for it."""
+    """Raise the error with which the log would reject the first record, before the log is opened for it."""
     first, payload = (None, items[0]) if isinstance(items[0], bytes) else items[0]
     last_txid = -1
     try:
@@ -197,11 +214,11 @@ async def _check_first_record(log: Any, items: Any) -> None:
             last_txid = description.state.last_txid
             with suppress(LogEmpty):
                 last_txid = max(last_txid, (await log.last_record()).txid)
-    except LogNotFound:  # it is made by the opening
+    except LogNotFound:  # opening creates it
         validate_record(first, payload, 0, log.name, AUTO)
         return
     except DistributedLogError:
-        return  # the end cannot be read now: the opening waits for that, or reports why it cannot
+        return  # the end cannot be read now: opening waits for it or reports the reason
     validate_record(first, payload, last_txid, log.name, description.state.policy)
 
 
@@ -252,10 +269,10 @@ async def _copy_all(
 def _columns(
     items: Any, last: int, fill: str | None
 ) -> tuple[Sequence[int | None] | None, list[bytes]]:
-    """Return txids and payloads.
+    """Return transaction IDs and payloads.
 
-    ``fill``: how to give a txid to records without one. None leaves them to the log. ``time`` gives the same
-    one to all records of the call, never below the last one.
+    ``fill`` determines omitted transaction IDs. None leaves them to the log. ``time`` sets the same ID for
+    all records of the call, and never one below the last one.
     """
     if isinstance(items[0], bytes):
         if fill is None:
@@ -275,7 +292,7 @@ def _columns(
 
 def _timeout_error(settings: Settings) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"no acknowledgement for {settings.timeout_s:g} s; what was under way may be stored or not"
+        f"no acknowledgement for {settings.timeout_s:g} s; pending records may or may not be stored"
     )
 
 
@@ -292,7 +309,7 @@ def _report_failure(settings: Settings, stored: StoredSummary, error: BaseExcept
 
 
 class _Progress:
-    """How much is stored: a line on a terminal that is removed at the end, otherwise lines now and then."""
+    """Shows the stored amount: on a terminal as one line that is removed at the end, otherwise as lines."""
 
     def __init__(self, settings: Settings, stored: StoredSummary) -> None:
         self._is_enabled = not settings.quiet and not settings.json
@@ -308,7 +325,7 @@ class _Progress:
         self._line.remove()
 
     def show(self) -> None:
-        """Show it, if it is time."""
+        """Show the progress if the interval has passed."""
         now = time.perf_counter()
         if not self._is_enabled or now < self._next_at:
             return

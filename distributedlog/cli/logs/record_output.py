@@ -1,4 +1,4 @@
-"""`dlog log read`: records out, as fast as whoever reads our stdout takes them."""
+"""`dlog log read`: print records as fast as the reader of stdout accepts them."""
 
 import sys
 from contextlib import AsyncExitStack
@@ -29,7 +29,21 @@ async def read_stream(
     follow: bool,
     format_name: str,
 ) -> None:
-    """Read and print. Raises `RequestTimeout` when the cluster gives nothing for the timeout."""
+    """Read and print records.
+
+    Args:
+        settings: The common options.
+        name: The log.
+        start: A DLSN, "earliest" or "latest". Not used with ``from_txid``.
+        from_txid: Start at the first record with this or a greater transaction ID.
+        to: The last DLSN, inclusive; None for the current end or, with ``follow``, no end.
+        limit: Maximum number of records.
+        follow: Whether to wait for new records.
+        format_name: One of `FORMATS`.
+
+    Raises:
+        RequestTimeout: No record arrived within the timeout, and the end is not reached.
+    """
     reader_options: dict[str, Any] = {}
     if from_txid is not None:
         reader_options["txid"] = from_txid
@@ -64,7 +78,7 @@ async def read_stream(
 async def _next_columns(
     settings: Settings, reader: LogReader, follow: bool, out: "_BufferedOutput"
 ) -> Columns | None:
-    """The next entry's records; None at the end. What is printed goes out before a wait."""
+    """Return the records of the next entry, or None at the end. Buffered output is written before a wait."""
     try:
         columns = await reader.read_columns(wait_s=0)
         if columns is not None:
@@ -76,11 +90,13 @@ async def _next_columns(
             return await reader.read_columns()
     except EndOfStream:
         return None
-    raise RequestTimeout(f"no record came for {settings.timeout_s:g} s, and the end is not reached")
+    raise RequestTimeout(
+        f"no record arrived for {settings.timeout_s:g} s before the end of the range"
+    )
 
 
 class _BufferedOutput:
-    """Gathers what is printed; writes in a thread, so that a slow reader of ours stalls no connection."""
+    """Buffers output and writes it in a thread, so that a slow reader of stdout stalls no connection."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""`dlog log inspect`: the entries of a log as they are stored, from their headers alone."""
+"""`dlog log inspect`: list the stored entries of a log, from their headers alone."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -33,9 +33,10 @@ _FLAGS = (
 async def entries(
     logs: Any, name: str, first: DLSN | None, limit: int | None
 ) -> AsyncIterator[dict[str, Any]]:
-    """An object an entry, from ``first`` on, truncated segments too while they are there.
+    """Yield a dict per entry from ``first`` on, including truncated segments that still exist.
 
-    What cannot be read or decoded has ``error``, and the next one follows. Raises `LogNotFound`.
+    If an entry cannot be read or decoded, its dict has ``error``, and the next entry follows. Raises
+    `LogNotFound`.
     """
     log, remaining = logs.open_log(name), limit
     number, entry = (1, 0) if first is None else (first.segment, first.entry)
@@ -100,7 +101,7 @@ def _entry_header(segment: SegmentRecord, payload: Any) -> dict[str, Any]:
     if codec := header.flags & CODEC_MASK:
         flags.append(CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else f"codec {codec}")
     has_sequence_id = segment.start_sequence_id >= 0 and not header.is_control
-    # Txids that were given at the link are in the segment's record; in the entry they are zeros.
+    # For linked segments, the transaction IDs are in the segment record, and zeros in the entry.
     origin = segment.origin(0, header)
     has_link_txid = origin.txid >= 0
     return {

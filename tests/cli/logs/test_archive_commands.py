@@ -26,7 +26,7 @@ def test_without_spark_or_java_it_says_what_to_install(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
-        "dlog: error: pyspark is not installed, this runs on Spark: "
+        "dlog: error: pyspark is not installed, and this command requires Spark: "
         "pip install '.[spark]', and a Java 17\n"
     )
 

@@ -174,7 +174,7 @@ def test_what_cannot_be_meant_is_one_line(cluster: Cluster) -> None:
     assert "no position 'cold'" in cluster.fails(
         2, "log", "truncate", "plain", "--up-to-subscriber", "cold", "--force"
     )
-    assert "not a time" in cluster.fails(2, "log", "find", "plain", "--time", "yesterday")
+    assert "not an ISO time" in cluster.fails(2, "log", "find", "plain", "--time", "yesterday")
     cluster.fails(3, "log", "truncate", "missing", "--txid", "1", "--force")
     cluster.fails(3, "log", "seal", "missing", "--force")
 

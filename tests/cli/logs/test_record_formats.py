@@ -132,4 +132,4 @@ def test_json_that_is_nested_too_deep_is_the_fault_of_its_line() -> None:
 
     assert [payload for _, payload in found] == [b"a"]
     assert isinstance(lines.error, InvalidRequest)
-    assert str(lines.error) == "line 2: it is nested too deep; those before it are stored"
+    assert str(lines.error) == "line 2: it is nested too deeply; the lines before it are stored"
