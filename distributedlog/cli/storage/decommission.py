@@ -1,4 +1,4 @@
-"""`dlog decommission`: take a bookie out of the cluster for good."""
+"""`dlog decommission`: remove a bookie from the cluster permanently."""
 
 from dataclasses import asdict
 from typing import Any
@@ -11,36 +11,45 @@ from ..framework.output import RateEstimate, emit, plural, visible
 
 POLL_S = 1.0
 SHOWN_LEDGERS_MAX = 10
-"""Ledgers of which it is said why they are left."""
+"""Maximum number of remaining ledgers that are listed with their reasons."""
 
 
 @click.command(
     cls=CliCommand,
     examples="""
-    dlog decommission b3                               ask, and show how far it is
-    dlog decommission b3 --wait --timeout 3600         until no ledger needs it any more
-    dlog decommission b3 --by b7                       and all that it holds goes to b7, where it can
-    dlog decommission b3 --cancel                      it may stay after all
+    dlog decommission b3                               start, and show the progress
+    dlog decommission b3 --wait --timeout 3600         wait until no ledger needs the bookie
+    dlog decommission b3 --by b7                       move its data to b7 if possible
+    dlog decommission b3 --cancel                      cancel the decommission
     """,
 )
 @click.argument("bookie")
-@click.option("--wait", is_flag=True, help="Until it is drained, up to --timeout (exit code 6).")
-@click.option("--cancel", is_flag=True, help="It need not leave.")
-@click.option("--by", default="", metavar="BOOKIE", help="Who takes its place, where it can.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until the bookie is empty or --timeout expires (then exit code 6).",
+)
+@click.option("--cancel", is_flag=True, help="Cancel the decommission.")
+@click.option(
+    "--by", default="", metavar="BOOKIE", help="Preferred destination of the data: a name or an ID."
+)
 @force_option
 @common
 def command(
     settings: Settings, bookie: str, wait: bool, cancel: bool, by: str, force: bool
 ) -> None:
-    """Store what a bookie holds elsewhere, and forget it.
+    """Move all data off a bookie and remove it from the cluster.
 
-    BOOKIE is a name, an id, or the beginning of one. A bookie that runs takes no new entries from now on
-    and is a source of the copies; one that is lost need not be there. To replace a bookie, start a new
-    one with an empty directory first. Ledgers that are being written follow when they are closed: their
-    writers roll off it within seconds, and what nobody writes is closed after half a minute. Each of the
-    first ten ledgers that are left is told with what it waits for.
+    BOOKIE is a name, an ID, or the first characters of an ID. A running bookie becomes read-only, and other
+    bookies copy its data. If the bookie is lost, the copies come from the remaining bookies. To replace a
+    bookie, start a new one with an empty directory first.
 
-    If no log could be created without the bookie, this is asked, or refused without a terminal.
+    Ledgers that are still open follow when they are closed. Writers start a new segment within seconds.
+    Segments without a writer are closed after about 30 seconds. The output lists up to ten remaining ledgers,
+    with the reason for each.
+
+    If no log could be created without the bookie, the command asks for confirmation. Without a terminal it
+    then fails.
     """
     import trio
 
@@ -85,7 +94,7 @@ def command(
 async def _wait_drained(
     settings: Settings, metadata: Any, bookie_id: str, names: Any, deadline: float
 ) -> Any:
-    """Wait until the deadline, or until no ledger needs the bookie; return the last state of its drain."""
+    """Wait until the deadline or until no ledger needs the bookie; return the last state of its drain."""
     import trio
 
     from ...cluster.repair import decommission as leaving
@@ -112,13 +121,13 @@ async def _wait_drained(
 
 
 def _print_progress(settings: Settings, names: Any, result: dict[str, Any], cancel: bool) -> None:
-    """Print how far the drain of a bookie is."""
+    """Print the state of a bookie's drain."""
     bookie_name = visible(names.name(result["bookie"]))
     if settings.json:
         emit(result)
     elif cancel:
         print(
-            f"bookie {bookie_name} stays; {plural(result['ledgers'], 'ledger names', 'ledgers name')} it"
+            f"bookie {bookie_name} stays; {plural(result['ledgers'], 'ledger needs', 'ledgers need')} it"
         )
     elif result["drained"]:
         next_step = (
@@ -126,8 +135,8 @@ def _print_progress(settings: Settings, names: Any, result: dict[str, Any], canc
         )
         print(f"no ledger needs bookie {bookie_name} any more: {next_step}")
     else:
-        name_it = plural(result["ledgers"], "ledger names", "ledgers name")
-        print(f"bookie {bookie_name} is to leave: {name_it} it still")
+        name_it = plural(result["ledgers"], "ledger still needs", "ledgers still need")
+        print(f"bookie {bookie_name} is draining: {name_it} it")
         for waiting_ledger in result["waiting"]:
             print(
                 f"ledger {waiting_ledger['ledger']}: {visible(names.in_words(waiting_ledger['why']))}"

@@ -17,14 +17,14 @@ READ_BYTES = 1024 * 1024
     cls=Group,
     examples="""
     dlog ledger list --bookie b3 --state open
-    dlog ledger show 1042                       its record, and what each bookie says of it now
+    dlog ledger show 1042                       its metadata record and the state of each copy
     dlog ledger read 1042 --first 10 --limit 5
     dlog ledger recover 1042                    fence it, find its end, close it
     dlog ledger accept-loss 1042 --first 3 --last 9 --reason "two disks"
     """,
 )
 def command() -> None:
-    """List, show, read, recover ledgers, give up what is lost of them: segments of logs lie in them."""
+    """List, show, read and recover ledgers, the storage of log segments; drop lost entries."""
 
 
 @command.command(
@@ -37,17 +37,28 @@ def command() -> None:
     """,
 )
 @click.option(
-    "--bookie", default="", help="Of this one only: a name, an id, or the beginning of one."
+    "--bookie",
+    default="",
+    help="Only ledgers on this bookie: a name, an ID, or the start of an ID.",
 )
 @click.option(
     "--state",
     type=click.Choice(["open", "in_recovery", "closed", "deleting"]),
-    help="In this state only.",
+    help="Only ledgers in this state.",
 )
-@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Maximum number of ledgers.",
+)
 @common
 def list_(settings: Settings, bookie: str, state: str | None, limit: int) -> None:
-    """List ledgers, in the order of ids; with --json one object a line, with the bookies' ids."""
+    """List ledgers, ordered by ID.
+
+    With --json, the command prints one object per line, with bookie IDs.
+    """
     from ...cluster.status.bookie_names import bookie_names
     from ..connection.cluster_connection import quorum, run_call
     from . import ledger_view
@@ -81,9 +92,10 @@ def list_(settings: Settings, bookie: str, state: str | None, limit: int) -> Non
 @click.argument("ledger", type=click.IntRange(0))
 @common
 def show(settings: Settings, ledger: int) -> None:
-    """Show a ledger's record, and what each of its bookies says of it now.
+    """Show the metadata record of a ledger, and the copy on each bookie.
 
-    Nobody is fenced by that. A bookie that does not answer, or does not know, is shown with the reason.
+    The command does not fence the ledger. For a bookie that does not answer or is in the limbo state (it
+    cannot prove that it has all entries of the ledger), the reason is shown.
     """
     from ...cluster.status.bookie_names import bookie_names
     from ..connection.cluster_connection import run_call
@@ -125,7 +137,7 @@ def show(settings: Settings, ledger: int) -> None:
         print(f"declared lost: {ensemble['first']} to {ensemble['last']}, by {declared_by}: {why}")
     for ensemble in description["noted"]:
         who = visible(names.name(ensemble["bookie"]))
-        print(f"noted: {who} misses entries from {ensemble['first']} to before {ensemble['to']}")
+        print(f"recorded: {who} misses entries from {ensemble['first']} to before {ensemble['to']}")
 
 
 @command.command(
@@ -136,12 +148,25 @@ def show(settings: Settings, ledger: int) -> None:
     """,
 )
 @click.argument("ledger", type=click.IntRange(0))
-@click.option("--first", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True)
-@click.option("--raw", is_flag=True, help="The entries' bytes alone, one after the other.")
+@click.option(
+    "--first", type=click.IntRange(0), default=0, show_default=True, help="First entry ID."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Maximum number of entry IDs.",
+)
+@click.option(
+    "--raw", is_flag=True, help="Print the bytes of the entries only, without separators."
+)
 @common
 def read(settings: Settings, ledger: int, first: int, limit: int, raw: bool) -> None:
-    """Read entries of a ledger, as far as they are confirmed: an object a line, the payload in hex."""
+    """Print the confirmed entries of a ledger.
+
+    The command prints one JSON object per line, with the payload in hex.
+    """
     from ..connection.cluster_connection import run_call
 
     async def work(logs: Any) -> None:
@@ -171,13 +196,14 @@ def read(settings: Settings, ledger: int, first: int, limit: int, raw: bool) -> 
 @force_option
 @common
 def recover(settings: Settings, ledger: int, force: bool) -> None:
-    """Fence a ledger, find its end, and close it. Whoever writes it goes on in another one, or is fenced.
+    """Fence a ledger, find its last entry, and close it.
 
-    Needs as many of its bookies as any takeover; where too few answer nothing is decided.
+    A writer of the log continues in a new ledger, or is fenced. The command requires as many bookies as a
+    takeover. If too few answer, it changes nothing.
     """
     from ..connection.cluster_connection import run_call
 
-    require_consent(f"stop whoever writes ledger {ledger}", force)
+    require_consent(f"stop the writer of ledger {ledger}", force)
     closed_ledger = run_call(settings, "the recovery", lambda logs: logs.ledgers.recover(ledger))
     output = {
         "ledger": ledger,
@@ -195,20 +221,20 @@ def recover(settings: Settings, ledger: int, force: bool) -> None:
     name="accept-loss",
     examples="""
     dlog ledger accept-loss 1042 --first 3 --last 9 --reason "disks of b2 and b4"
-    dlog ledger accept-loss 1042 --end 7741 --reason "b2 and b4 are gone"     one that is open
+    dlog ledger accept-loss 1042 --end 7741 --reason "disks of b2 and b4"     an open ledger
     """,
 )
 @click.argument("ledger", type=click.IntRange(0))
+@click.option("--first", type=click.IntRange(0), help="First lost entry of a closed ledger.")
+@click.option("--last", type=click.IntRange(0), help="Last lost entry, inclusive.")
 @click.option(
-    "--first", type=click.IntRange(0), help="Of a closed ledger: the first entry that is lost."
+    "--end", type=click.IntRange(-1), help="Last entry that an open ledger keeps; -1 if none."
 )
-@click.option("--last", type=click.IntRange(0), help="The last one.")
+@click.option("--reason", required=True, help="Reason, stored in the ledger and shown to readers.")
 @click.option(
-    "--end", type=click.IntRange(-1), help="Of an open one: its last entry; -1: it has none."
-)
-@click.option("--reason", required=True, help="Kept in the record, told to readers.")
-@click.option(
-    "--discard-copies", is_flag=True, help="Also if a bookie has some of the entries, or may have."
+    "--discard-copies",
+    is_flag=True,
+    help="Proceed even if a bookie has, or may have, some of the entries.",
 )
 @force_option
 @common
@@ -222,11 +248,12 @@ def accept_loss(
     discard_copies: bool,
     force: bool,
 ) -> None:
-    """Declare entries lost that no bookie will ever give again.
+    """Declare entries of a ledger permanently lost.
 
-    Readers meet EntriesLost there, or go on after them with broken="skip"; no copies are wanted of them,
-    and one that turns up is never given to anybody. Look with `dlog ledger show` first. Refused, exit code
-    2, where a bookie has one of the entries, or may have: --force does not change that.
+    Readers then receive EntriesLost for these entries. With broken="skip", they continue after them. Repair
+    no longer tries to copy the entries, and copies that appear later are never read. Inspect the ledger with
+    `dlog ledger show` first. If a bookie has one of the entries, or may have it, the command fails with exit
+    code 2. --force does not change that.
     """
     from ...cluster.repair import loss_declaration as giving_up
     from ...cluster.status.bookie_names import bookie_names
@@ -234,13 +261,13 @@ def accept_loss(
     from ..connection.cluster_connection import run_call
 
     if (end is None) == (first is None) or (first is None) != (last is None):
-        raise click.UsageError("either --first and --last, or --end")
-    loss_text = f"entries {first} to {last}" if end is None else f"what is after entry {end}"
+        raise click.UsageError("specify either --first and --last, or --end")
+    loss_text = f"entries {first} to {last}" if end is None else f"all entries after {end}"
     try:
         reason.encode()
     except UnicodeEncodeError:
-        raise click.UsageError("--reason is not UTF-8: nobody could be told") from None
-    require_consent(f"give up {loss_text} of ledger {ledger}", force, typed=str(ledger))
+        raise click.UsageError("--reason is not UTF-8") from None
+    require_consent(f"drop {loss_text} of ledger {ledger}", force, typed=str(ledger))
 
     async def work(logs: Any) -> Any:
         declared_by, reason_text = (
@@ -270,7 +297,7 @@ def accept_loss(
 
 
 def _print_declared_losses(settings: Settings, ledger: int, changed_ledger: Any) -> None:
-    """Print the last entry of a ledger, and the entries that are declared lost."""
+    """Print the last entry of a ledger, and the ranges of entries that are declared lost."""
     lost_ranges = [[one.first, one.last] for one in changed_ledger.lost]
     if settings.json:
         emit({"ledger": ledger, "last_entry": changed_ledger.last_entry, "lost": lost_ranges})
@@ -290,9 +317,11 @@ def _print_declared_losses(settings: Settings, ledger: int, changed_ledger: Any)
 )
 @common
 def under_replicated(settings: Settings) -> None:
-    """List ledgers that miss copies: noted holes, and all ledgers of bookies that are down.
+    """List ledgers that have fewer copies than required.
 
-    With --json one object a line, with the bookie's id. Exit code 0 also where there are some.
+    The list contains entries that writers recorded as missing, and all ledgers on bookies that are down. With
+    --json, the command prints one object per line, with bookie IDs. The exit code is 0 even if the list is
+    not empty.
     """
     from ...cluster.repair.decommission import shortages
     from ...cluster.status.bookie_names import bookie_names
@@ -302,7 +331,7 @@ def under_replicated(settings: Settings) -> None:
         names = await bookie_names(metadata)
         return names, [asdict(shortage) async for shortage in shortages(metadata)]
 
-    names, shortage_rows = run_call(settings, "listing what is missing", all_of_them, quorum)
+    names, shortage_rows = run_call(settings, "listing missing copies", all_of_them, quorum)
     if settings.json:
         for shortage in shortage_rows:
             emit(shortage)
@@ -318,10 +347,10 @@ def under_replicated(settings: Settings) -> None:
 @click.command(cls=CliCommand, examples="dlog audit\ndlog audit --json --timeout 600")
 @common
 def audit(settings: Settings) -> None:
-    """Compare all ledgers with the index of bookies and with the segments of logs, in both directions.
+    """Check that ledgers, the index of bookies and the segments of logs refer to each other.
 
-    Reads every record once and changes nothing. Records that cannot be read are listed, too. Exit code 6 if
-    something does not fit. Missing copies are listed by `dlog under-replicated`.
+    The command reads every record once and changes nothing. It also lists records that cannot be read. The
+    exit code is 6 if there is a mismatch. To list missing copies, use `dlog under-replicated`.
     """
     from ...cluster.status.bookie_names import bookie_names
     from ...cluster.status.reference_check import ReferenceCheck
@@ -343,8 +372,8 @@ def audit(settings: Settings) -> None:
         )
         print(
             f"{plural(references.ledgers, 'ledger')}, {plural(references.segments, 'segment')},"
-            f" {plural(references.entries, 'entry', 'entries')} of the index:"
-            f" {len(mismatches) or 'nothing'} that does not fit"
+            f" {plural(references.entries, 'entry', 'entries')} of the index;"
+            f" mismatches: {len(mismatches) or 'none'}"
         )
     if mismatches:
         raise ExitWithCode(NO)

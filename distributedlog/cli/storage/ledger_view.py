@@ -1,4 +1,4 @@
-"""Ledgers for `dlog ledger`: their records, and what bookies say of them."""
+"""Describe ledgers for `dlog ledger`: their metadata records, and the copies on bookies."""
 
 from collections.abc import AsyncIterator
 from itertools import islice
@@ -19,13 +19,25 @@ from ...runtime.interfaces.errors import (
 )
 
 GAPS_MAX = 10_000
-"""Of one bookie that are shown."""
+"""Maximum number of missing ranges that are listed per bookie."""
 
 
 async def ledgers(
     metadata: Metadata, bookie: str, state: str | None, limit: int
 ) -> AsyncIterator[dict[str, Any]]:
-    """At most ``limit`` ledgers, in order; what cannot be read is passed over. Raises `InvalidRequest`."""
+    """Yield at most ``limit`` ledgers, ordered by ID.
+
+    Records that cannot be decoded are skipped.
+
+    Args:
+        metadata: The metadata store.
+        bookie: Only ledgers on this bookie: a name, an ID, or the start of an ID. "" means all.
+        state: Only ledgers in this state, or None.
+        limit: The maximum number.
+
+    Raises:
+        InvalidRequest: No bookie has this name or ID, or several have.
+    """
     bookie_id = await find_bookie(metadata, bookie) if bookie else ""
     async for item in Scan(
         metadata, keys.bookie_ledgers_prefix(bookie_id) if bookie_id else keys.LEDGER_PREFIX
@@ -41,7 +53,7 @@ async def ledgers(
                 record = stored
             ledger = LedgerMetadata.decode(record.key, record.value)
         except (CorruptData, UnsupportedFormat):
-            continue  # `dlog status` names it
+            continue  # `dlog status` reports it
         if state is None or ledger.state.value == state:
             limit -= 1
             yield _ledger_row(ledger)
@@ -61,7 +73,7 @@ def _ledger_row(ledger: LedgerMetadata) -> dict[str, Any]:
 
 
 async def describe(logs: Any, ledger_id: int) -> dict[str, Any]:
-    """A ledger's record and what each bookie says of it. Raises `NoSuchLedger`."""
+    """Describe the record of a ledger and the copy on each bookie. Raises `NoSuchLedger`."""
     item = await logs.metadata.get(keys.ledger_key(ledger_id))
     if item is None:
         raise NoSuchLedger(f"ledger {ledger_id} does not exist")
@@ -96,7 +108,7 @@ async def describe(logs: Any, ledger_id: int) -> dict[str, Any]:
 
 
 def _placement_violations(pool: Any, ledger: LedgerMetadata) -> list[str]:
-    """Which of its bookies stand together, though the placement policy wants them apart."""
+    """Return a description of each violation of the placement policy in this ledger."""
     labels = {bookie: pool.labels(bookie) for bookie in ledger.bookies()}
     violations: dict[str, None] = {}
     for fragment in ledger.ensembles:
@@ -122,13 +134,13 @@ async def _bookie_report(logs: Any, ledger: LedgerMetadata, bookie: str) -> dict
         return report | {"says": f"{type(error).__name__}: {error}"}
     report["lists"] = sum(count for _, count in held_entries.ranges)
     if not held_entries.known:
-        return report | {"says": "may have lost some of it (limbo)"}
+        return report | {"says": "may have lost some entries (limbo state)"}
     if not ledger.closed:
         return report | {"says": "ok"}
     gaps = list(islice(lacking_ranges(ledger, bookie, held_entries), GAPS_MAX))
     report["missing"] = [[gap.first, gap.last] for gap in gaps]
     if not gaps:
-        return report | {"says": "has all it should"}
+        return report | {"says": "has all required entries"}
     least = "at least " if len(gaps) == GAPS_MAX else ""
-    more = f" and {least}{len(gaps) - 1} more stretches" if len(gaps) > 1 else ""
+    more = f" and {least}{len(gaps) - 1} more ranges" if len(gaps) > 1 else ""
     return report | {"says": f"lacks {gaps[0].first} to {gaps[0].last}{more}"}

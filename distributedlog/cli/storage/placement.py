@@ -1,4 +1,4 @@
-"""`dlog placement`: how far apart copies are kept, and what is not so."""
+"""`dlog placement`: show or set the placement policy, and list its violations."""
 
 from dataclasses import asdict
 from typing import Any
@@ -15,26 +15,30 @@ SHOWN_LEDGERS_MAX = 20
 @click.command(
     cls=CliCommand,
     examples="""
-    dlog placement                                     the policy, and what stands where
-    dlog placement --check                             every ledger; exit code 6 where copies stand together
-    dlog placement --level zone --at-least 2           as a preference
+    dlog placement                                     show the policy and the racks or zones
+    dlog placement --check                             check all ledgers; exit code 6 for violations
+    dlog placement --level zone --at-least 2           set a preference
     dlog placement --level rack --at-least 2 --enforced
-    dlog placement --default                           what holds without a policy
+    dlog placement --default                           remove the stored policy
     """,
 )
 @click.option(
     "--level",
     type=click.Choice(["host", "rack", "zone", "region"]),
-    help="Of bookies' labels: copies are kept apart by it, and by what is narrower.",
+    help="Widest level at which copies are separated; copies are also separated at the narrower levels.",
 )
-@click.option("--at-least", type=click.IntRange(1, 100), help="So many of it for each write set.")
+@click.option(
+    "--at-least",
+    type=click.IntRange(1, 100),
+    help="Minimum number of racks, zones, ... per write set.",
+)
 @click.option(
     "--enforced/--preferred",
     default=None,
-    help="Rather make no new ledger than one with fewer; or make it all the same.",
+    help="If this is impossible: create no ledger (enforced), or create it anyway (preferred).",
 )
-@click.option("--default", "forget", is_flag=True, help="Forget the policy.")
-@click.option("--check", is_flag=True, help="Look at every ledger (exit code 6).")
+@click.option("--default", "forget", is_flag=True, help="Remove the stored policy.")
+@click.option("--check", is_flag=True, help="Check all ledgers; exit code 6 for violations.")
 @common
 def command(
     settings: Settings,
@@ -44,11 +48,11 @@ def command(
     forget: bool,
     check: bool,
 ) -> None:
-    """Show or set how far apart the copies of an entry are kept.
+    """Show or set the placement policy: the racks or zones that copies must span.
 
-    Copies never share a host while another host has room, whatever the policy. What is set holds for what
-    is stored from then on; nothing moves. Bookies say where they stand with --rack and --label; without,
-    their host is the machine they run on.
+    Under every policy, copies are placed on different hosts while another host has free space. A new policy
+    applies to new data. Existing copies do not move; use "dlog repair --all --apart". Bookies declare their
+    location with --rack and --label. Their default host is the machine that they run on.
     """
     from ...cluster.status import placement_status as placing
     from ...cluster.status.bookie_names import bookie_names
@@ -85,7 +89,7 @@ def command(
 def _print_placement(
     settings: Settings, names: Any, placement: Any, violations: list[tuple[int, str]], check: bool
 ) -> None:
-    """Print the policy, the domains, and the ledgers whose copies are together."""
+    """Print the policy, the domains, and the ledgers that violate the policy."""
     if settings.json:
         emit(
             {
@@ -99,7 +103,7 @@ def _print_placement(
     else:
         policy = placement.policy
         strength = "enforced" if policy.enforced else "preferred"
-        print(f"{policy.at_least} {policy.level}s for each write set, {strength}")
+        print(f"{policy.at_least} {policy.level}s per write set, {strength}")
         table(
             (policy.level, "bookies", "writable", "free"),
             [
@@ -114,7 +118,7 @@ def _print_placement(
             empty="no bookie is up",
         )
         print(
-            f"{'all' if check else 'newest'} ledgers: {len(violations) or 'none'} with copies together"
+            f"{'all' if check else 'newest'} ledgers: {len(violations) or 'none'} with placement violations"
         )
         for ledger, why in violations[:SHOWN_LEDGERS_MAX]:
             print(f"ledger {ledger}: {visible(names.in_words(why))}")

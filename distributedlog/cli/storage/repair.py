@@ -1,4 +1,4 @@
-"""`dlog repair`: missing copies, now."""
+"""`dlog repair`: copy missing replicas now."""
 
 from typing import Any
 
@@ -16,30 +16,40 @@ SHOWN_LEDGERS_MAX = 10
 @click.command(
     cls=CliCommand,
     examples="""
-    dlog repair                                        all that is known to miss copies
-    dlog repair 1042                                   a ledger; each bookie's list is compared
-    dlog repair numbers                                a log's ledgers
-    dlog repair --bookie b3                            all that should lie on b3
-    dlog repair --all --rate 100                       every ledger is looked at; at most 100 MiB/s
-    dlog repair --all --apart                          and copies on one host, or in one rack, are moved
-    dlog repair --wait --timeout 3600                  until nothing is missing any more
+    dlog repair                                        all ledgers that are known to lack copies
+    dlog repair 1042                                   one ledger; the entry lists of its bookies are compared
+    dlog repair numbers                                the ledgers of a log
+    dlog repair --bookie b3                            all ledgers on b3
+    dlog repair --all --rate 100                       check every ledger; copy at most 100 MiB/s
+    dlog repair --all --apart                          also move copies that violate the placement policy
+    dlog repair --wait --timeout 3600                  retry until no copy is missing
     """,
 )
 @click.argument("target", required=False, metavar="[LEDGER|LOG]")
 @click.option(
-    "--bookie", metavar="BOOKIE", help="All ledgers that name it: a name, an id, its beginning."
+    "--bookie",
+    metavar="BOOKIE",
+    help="Repair all ledgers on this bookie: a name, an ID, or the start of an ID.",
 )
-@click.option("--all", "whole", is_flag=True, help="Every ledger, also where nothing is noted.")
+@click.option(
+    "--all", "whole", is_flag=True, help="Check every ledger, not only those known to lack copies."
+)
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     default=32.0,
     show_default=True,
     metavar="MIB_S",
-    help="Copied a second, in MiB.",
+    help="Maximum rate of copying, in MiB per second.",
 )
-@click.option("--wait", is_flag=True, help="Try again what waits, up to --timeout (exit code 6).")
-@click.option("--apart", is_flag=True, help="Also move copies that stand together, where they can.")
+@click.option(
+    "--wait", is_flag=True, help="Retry waiting ledgers until --timeout expires (then exit code 6)."
+)
+@click.option(
+    "--apart",
+    is_flag=True,
+    help="Also move copies that violate the placement policy, where possible.",
+)
 @force_option
 @common
 def command(
@@ -52,13 +62,14 @@ def command(
     apart: bool,
     force: bool,
 ) -> None:
-    """Bring missing copies back now, the ledgers with the fewest first, and say how far it is.
+    """Copy missing replicas now, and show the progress.
 
-    What lies on a bookie that is down is stored on others at once, without the usual five minutes. A number
-    is a ledger; a log of such a name is given as ./7. It ends when all copies are there (exit code 0), or
-    when nothing more can be done: then it says what each ledger waits for (exit code 6). The copies go
-    through this process: run it near the bookies. It may be interrupted and given again, and runs beside
-    the cluster's own repair.
+    Ledgers with the fewest copies come first. Data of a bookie that is down is copied to other bookies at
+    once, without the usual delay of five minutes. A number is a ledger ID; write ./7 for a log named 7.
+
+    The command ends with exit code 0 when all copies exist. If it can make no more progress, it prints the
+    reason for each remaining ledger and ends with exit code 6. All copied data passes through this process,
+    so run it near the bookies. You can interrupt and repeat it. Automatic repair continues at the same time.
     """
     import trio
 
@@ -66,7 +77,7 @@ def command(
     from ..connection.cluster_connection import await_answer, namespace, run
 
     if sum((target is not None, bookie is not None, whole)) > 1:
-        raise click.UsageError("one of LEDGER or LOG, --bookie, --all")
+        raise click.UsageError("use only one of LEDGER or LOG, --bookie, --all")
     started_at = 0.0
 
     async def tell(repairer: Any) -> None:
@@ -82,7 +93,7 @@ def command(
             names = await await_answer(settings, "the names", lambda: bookie_names(logs.metadata))
             ledger_ids = await await_answer(
                 settings,
-                "what is to be done",
+                "listing the ledgers to repair",
                 lambda: _ledgers_to_repair(logs, target, bookie, whole),
             )
             nursery.start_soon(tell, repairer)
@@ -103,7 +114,7 @@ def command(
 def _result_values(
     repairer: Any, complete_count: int, incomplete: dict[int, str], seconds: float
 ) -> dict[str, Any]:
-    """Return the keys that `dlog repair` prints."""
+    """Return the values that `dlog repair` prints."""
     return {
         "ledgers": complete_count + len(incomplete),
         "full": complete_count,
@@ -117,7 +128,7 @@ def _result_values(
 
 
 def _make_repairer(logs: Any, rate: float, apart: bool) -> Any:
-    """Return what repairs ledgers with the connections of these logs, at most ``rate`` MiB per second."""
+    """Return a `ManualRepair` over the connections of these logs, limited to ``rate`` MiB per second."""
     from ...cluster.repair import manual_repair as repair_now
     from ...runtime.machine import real_host
 
@@ -137,7 +148,7 @@ def _make_repairer(logs: Any, rate: float, apart: bool) -> Any:
 async def _ledgers_to_repair(
     logs: Any, target: str | None, bookie: str | None, is_all: bool
 ) -> list[int]:
-    """Return the ledgers that the command line names. Raises `NoSuchLedger`, `LogNotFound`."""
+    """Return the ledger IDs that the command line specifies. Raises `NoSuchLedger` or `LogNotFound`."""
     from ...cluster.repair import manual_repair as repair_now
     from ...cluster.repair.decommission import find_bookie
     from ...ledger.model import ledger_keys as keys
@@ -166,9 +177,10 @@ async def _run_passes(
     is_forced: bool,
     deadline: float | None,
 ) -> tuple[int, dict[int, str]]:
-    """Repair until nothing is left, nothing gets better, or with a deadline until then.
+    """Repair until all ledgers are complete, a pass makes no progress, or the deadline passes.
 
-    Returns how many ledgers are full, and the reason for each that is not.
+    With a deadline, passes without progress are repeated until then. Returns the number of complete ledgers,
+    and the reason for each other one.
     """
     import trio
 
@@ -177,7 +189,9 @@ async def _run_passes(
     progress_before, complete_count = (len(ledger_ids), 0), 0
     while True:
         with names.in_errors():
-            await await_answer(settings, "who is there", lambda: repairer.look(force=is_forced))
+            await await_answer(
+                settings, "listing the bookies", lambda: repairer.look(force=is_forced)
+            )
         progress = await repairer.work(ledger_ids)
         complete_count += progress.full
         progress_after = (len(progress.left), repairer.copier.copied_bytes)
@@ -193,10 +207,10 @@ async def _run_passes(
 
 
 def _progress_text(repairer: Any, seconds: float) -> str:
-    """Return the counts of a repair that is under way."""
+    """Return the counts of a repair that is running."""
     progress, copied_bytes = repairer.progress, repairer.copier.copied_bytes
     return (
-        f"{progress.full} of {plural(progress.ledgers, 'ledger is', 'ledgers are')} full, "
+        f"{progress.full} of {plural(progress.ledgers, 'ledger is', 'ledgers are')} complete, "
         f"{len(progress.left)}"
         f" {'waits' if len(progress.left) == 1 else 'wait'};"
         f" copied {size(copied_bytes)}, {size(copied_bytes / max(0.1, seconds))}/s"
@@ -204,7 +218,7 @@ def _progress_text(repairer: Any, seconds: float) -> str:
 
 
 def _print_result(settings: Settings, names: Any, result: dict[str, Any]) -> None:
-    """Print the result, and the reason for each ledger that waits."""
+    """Print the result, and the reason for each ledger that is incomplete."""
     if settings.json:
         emit(result)
     else:
@@ -218,7 +232,7 @@ def _print_result(settings: Settings, names: Any, result: dict[str, Any]) -> Non
 
 
 async def _ledgers_of_log(logs: Any, name: str) -> list[int]:
-    """The ledgers of a log's segments, each once. Raises `LogNotFound`."""
+    """Return the ledger IDs of a log's segments, each once. Raises `LogNotFound`."""
     log, ledger_ids, first = logs.open_log(name), dict[int, None](), 1
     while page := await log.segments(first=first):
         ledger_ids.update(dict.fromkeys(segment.ledger_id for segment in page))

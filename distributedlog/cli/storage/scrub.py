@@ -1,4 +1,4 @@
-"""`dlog scrub`: have a bookie read all that it holds."""
+"""`dlog scrub`: read and verify everything that a bookie stores."""
 
 from typing import Any
 
@@ -14,21 +14,23 @@ POLL_S = 0.5
 @click.command(
     cls=CliCommand,
     examples="""
-    dlog scrub b3                                      now, beside its work
-    dlog scrub b3 --wait --timeout 3600                until all is read, and what rotted is healed
+    dlog scrub b3                                      start; the bookie continues to serve clients
+    dlog scrub b3 --wait --timeout 3600                wait until all data is verified and repaired
     """,
 )
 @click.argument("bookie")
 @click.option(
-    "--wait", is_flag=True, help="Until it is done and healed, up to --timeout (exit code 6)."
+    "--wait",
+    is_flag=True,
+    help="Wait for verification and repair until --timeout expires (then exit code 6).",
 )
 @common
 def command(settings: Settings, bookie: str, wait: bool) -> None:
-    """Have a bookie read all that it holds, and heal what does not read as it was written.
+    """Read and verify all data of a bookie, and repair corrupt entries.
 
-    BOOKIE is a name, an id, or the beginning of one. Each does so by itself once in two weeks. What rotted
-    is healed from the copies of other bookies; entries of logs that are being written follow when their
-    segment is closed. A bookie that is down begins when it is up.
+    BOOKIE is a name, an ID, or the first characters of an ID. Each bookie also does this automatically every
+    two weeks. Corrupt entries are repaired from the copies on other bookies. Entries of open segments are
+    repaired when the segment is closed. A bookie that is down starts when it is up again.
     """
     import trio
 
@@ -51,11 +53,13 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
             while True:
                 is_reading = await await_answer(
                     settings,
-                    "how far it is",
+                    "reading the progress",
                     lambda: scrubbing.is_scrub_pending(metadata, bookie_id),
                 )
                 corruption = await await_answer(
-                    settings, "its rot", lambda: corruption_of(metadata, bookie_id)
+                    settings,
+                    "listing its corrupt entries",
+                    lambda: corruption_of(metadata, bookie_id),
                 )
                 is_done = (
                     not is_reading and corruption is not None and not corruption["rotten_ledgers"]
@@ -70,14 +74,14 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
     if settings.json:
         emit(result)
     elif result["reading"]:
-        print(f"bookie {bookie_name} reads all that it holds")
+        print(f"bookie {bookie_name} is verifying all its data")
     elif "rotten_ledgers" not in result:
-        print(f"bookie {bookie_name} is down: it begins when it is up")
+        print(f"bookie {bookie_name} is down: verification starts when it is up")
     else:
         print(
-            f"bookie {bookie_name} has read all: {plural(result['healed_entries'], 'entry', 'entries')} "
-            "healed since"
-            f" its start, {plural(result['rotten_ledgers'], 'ledger')} with rotten entries left"
+            f"bookie {bookie_name} has verified all its data:"
+            f" {plural(result['healed_entries'], 'entry', 'entries')} repaired since its start,"
+            f" {plural(result['rotten_ledgers'], 'ledger')} with corrupt entries left"
         )
     if wait and not result["done"]:
         raise ExitWithCode(NO)

@@ -168,7 +168,7 @@ async def test_who_decides_is_shown_the_last_entry_of_each_bookie_and_what_was_g
         assert shown["lost"] == [
             {"first": 3, "last": 6, "by": "op", "at_ms": 1, "why": "two disks"}
         ]
-        assert shown["bookies"][0]["says"] == "has all it should"
+        assert shown["bookies"][0]["says"] == "has all required entries"
 
 
 async def test_an_open_ledger_does_not_end_before_its_last_ensemble_also_where_nobody_is_left() -> (
