@@ -211,7 +211,7 @@ def test_examples_of_the_help_fit_a_terminal_and_can_be_copied(
 def test_what_the_demonstration_says_goes_on_below_itself(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "3 metadata nodes and 3 bookies, bookie2 a process of its own, on /tmp/dlog-2tjw_524"
+    said = "3 metadata nodes and 3 bookies, bookie2 in its own process, on /tmp/dlog-2tjw_524"
     for columns in (80, None):
         if columns is None:
             monkeypatch.delenv("COLUMNS")

@@ -1,4 +1,4 @@
-"""`dlog config`: what can be set, what it is and why; files for nodes, written and checked."""
+"""`dlog config`: list options with values and reasons, write and check node files."""
 
 import textwrap
 from pathlib import Path
@@ -11,9 +11,9 @@ from ..framework.output import emit, table
 
 PARTS = ("bookie", "proxy", "gateway", "client", "log", "retention", "merging", "ledger")
 KINDS = ("bookie", "metadata", "write-proxy", "read-proxy", "gateway")
-"""Of files."""
+"""Kinds of node files."""
 LINE_CHARS = 80
-"""Of a file: as wide as the terminal in which it is opened."""
+"""Maximum line length of a file: the usual width of a terminal."""
 PROXY_HEAD = """# A {kind}'s settings: dlog serve {kind} --config FILE
 # Commented-out settings show their default value, or an example.
 # Sizes can be written as "64MiB", times as "10m".
@@ -48,7 +48,7 @@ tls = "/etc/dlog/tls"         # from "dlog pki issue"; or insecure = true, which
 # label = ["zone=z1"]         # further placement labels; host is this
                               # machine unless it is given
 """,
-    "metadata": """# A metadata node's settings: dlog serve metadata --config FILE
+    "metadata": """# Settings of a metadata node: dlog serve metadata --config FILE
 
 [metadata]
 name = "m1"
@@ -89,18 +89,18 @@ uri = "distributedlog+proxy://h7:4183,h8:4184/ns"
     """,
 )
 def command() -> None:
-    """Show what can be set, and why it is as it is; write and check the files of nodes.
+    """List all options with values and reasons; write and check the files of nodes.
 
-    What is set of a log, or of all logs of a namespace, shows "dlog log config".
+    To show the stored settings of a log or a namespace, use "dlog log config".
     """
 
 
 @command.command(
     cls=CliCommand,
     examples="""
-    dlog config show                        the parts
+    dlog config show                        list the parts
     dlog config show bookie --file node.toml --changed
-    dlog config show bookie lost_after_s    one, with its reason
+    dlog config show bookie lost_after_s    show one option, with its reason
     """,
 )
 @click.argument("part", required=False, type=click.Choice(PARTS))
@@ -108,19 +108,25 @@ def command() -> None:
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="As a bookie would read it.",
+    help="File of a bookie whose values are shown.",
 )
-@click.option("--changed", is_flag=True, help="Only what is not at its default.")
+@click.option("--changed", is_flag=True, help="Show only options that are not at their default.")
 @without_cluster()
 def show(
     settings: Settings, part: str | None, name: str | None, file: Path | None, changed: bool
 ) -> None:
-    """Every setting of a part: value, unit, where it is from; of one also what it takes, and why."""
+    """List the options of a part with value, unit and origin.
+
+    With OPTION, the command shows also the accepted values and the reason of this option. Without PART, it
+    lists the parts.
+    """
     if part is None:
         click.echo("\n".join(PARTS))
         return
     if file is not None and part != "bookie":
-        raise click.UsageError("--file is a bookie's; the others are set by who opens a log")
+        raise click.UsageError(
+            "--file is for a bookie; programs set the options of the other parts"
+        )
     rows = _option_rows(part, file)
     if name is not None:
         rows = [row for row in rows if row["option"] == name]
@@ -143,7 +149,7 @@ def show(
                 [row["option"], _value_text(row["value"], row["unit"]), row["unit"], row["from"]]
                 for row in rows
             ],
-            empty="all is at its default",
+            empty="all options are at their default",
         )
 
 
@@ -151,14 +157,19 @@ def show(
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @without_cluster()
 def check(settings: Settings, file: Path) -> None:
-    """Is a node's file right? What is wrong is said with its place; exit code 2."""
+    """Check the file of a node.
+
+    The command prints the first error with its location, and ends with exit code 2.
+    """
     from ...cluster.declarations.config import parse_file, parse_named_addresses, parse_quorum
     from .node_settings import read_file
 
     parts = [kind for kind in KINDS if kind in parse_file(read_text(file), str(file))]
     if not parts:
-        read_file(file, "bookie")  # says which table there is not
-        raise click.UsageError(f"{file} has no table of {', '.join(f'[{kind}]' for kind in KINDS)}")
+        read_file(file, "bookie")  # names an unknown table
+        raise click.UsageError(
+            f"{file} has none of the tables {', '.join(f'[{kind}]' for kind in KINDS)}"
+        )
     for part in parts:
         flags, _ = read_file(file, part)
         if "metadata" in flags:
@@ -171,19 +182,22 @@ def check(settings: Settings, file: Path) -> None:
     if settings.json:
         emit({"file": str(file), "parts": parts, "ok": True})
     else:
-        settings.note(f"{file}: right, for {' and '.join(parts)}")
+        settings.note(f"{file}: valid, for {' and '.join(parts)}")
 
 
 @command.command(cls=CliCommand, examples="dlog config init bookie > bookie.toml")
 @click.argument("kind", type=click.Choice(KINDS))
 @without_cluster()
 def init(settings: Settings, kind: str) -> None:
-    """A file for a node on stdout: every setting with its default, unit and reason, commented out."""
+    """Print a file for a node, with all options.
+
+    Every option is commented out, with its default, unit and reason.
+    """
     click.echo(config_file_text(kind), nl=False)
 
 
 def config_file_text(kind: str) -> str:
-    """What `init` writes."""
+    """Return the file that `init` prints."""
     text = FILE_HEADERS[kind]
     if kind == "bookie":
         from .node_settings import BOOKIE_NODE_OPTIONS, STORE_OPTIONS

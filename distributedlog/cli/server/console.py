@@ -1,4 +1,4 @@
-"""`dlog console`: the cluster in a browser."""
+"""`dlog console`: show the cluster in a browser."""
 
 import os
 import secrets
@@ -23,42 +23,48 @@ if TYPE_CHECKING:
 
 LISTEN = "127.0.0.1:8490"
 METADATA_TIMEOUT_S = 5.0
-"""Without an answer of the quorum for so long a page says so."""
+"""Seconds without an answer of the metadata quorum after which a page reports this."""
 REOPEN_S = 2.0
-"""A namespace that could not be opened is tried again after this."""
+"""Seconds after which opening a namespace is retried."""
 
 
 @click.command(
     cls=CliCommand,
     examples="""
-    dlog console                                       prints the link that opens it
+    dlog console                                       print the link to the console
     dlog console --open
     dlog console --listen 10.0.0.5:8490 --allow-host ops.example.org
-    dlog console --users --credentials file:ca-only    each reads with his own token
-    dlog local --console                               a cluster on this machine, and its console
+    dlog console --users --credentials file:ca-only    each user logs in with a token
+    dlog local --console                               run a cluster on this machine, with a console
     """,
 )
-@click.option("--listen", default=LISTEN, show_default=True, metavar="HOST:PORT")
+@click.option(
+    "--listen",
+    default=LISTEN,
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address of the web server.",
+)
 @click.option(
     "--allow-host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A name that browsers reach it by; must be given where it listens beyond this machine.",
+    help="Host name of the console. Required if other machines can reach it. Repeatable.",
 )
 @click.option(
     "--users",
     is_flag=True,
-    help="Each reads as the user whose token (dlog user token) he gives to the page. Of --credentials the"
-    " ca.pem is used, and nothing else.",
+    help="Use the rights of each user, who enters a token (dlog user token). --credentials then needs only a"
+    " ca.pem.",
 )
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Listen where other machines reach it, in clear: where something before it ends TLS.",
+    help="Allow other machines to connect without TLS, for example behind a TLS proxy.",
 )
-@click.option("--no-payloads", is_flag=True, help="Show sizes of records, never what is in them.")
-@click.option("--open", "open_", is_flag=True, help="Open a browser on it.")
+@click.option("--no-payloads", is_flag=True, help="Show the sizes of records, never their content.")
+@click.option("--open", "open_", is_flag=True, help="Open the console in a browser.")
 @common
 def command(
     settings: Settings,
@@ -69,10 +75,11 @@ def command(
     no_payloads: bool,
     open_: bool,
 ) -> None:
-    """Show the cluster in a browser: how well it is and why, logs, one log with its records, work.
+    """Show the cluster in a browser: health with reasons, logs, records, background work.
 
-    Read only. The link that is printed holds a token: who has it sees all that you may see, records too; with
-    --users it holds none, and the page asks for one. Ends with SIGINT or SIGTERM.
+    The console is read-only. The printed link contains a token. Everyone with the link can see everything
+    that you can see, including records. With --users, the link has no token, and the page asks each user for
+    one. The command ends with SIGINT or SIGTERM.
     """
     from ...cluster.declarations.config import parse_address
     from ...cluster.process.process_lifetime import run_until_stopped
@@ -105,7 +112,7 @@ def command(
 def _check_access(
     settings: Settings, listen: str, hosts: Sequence[str], *, users: bool, insecure: bool
 ) -> None:
-    """Refuse a console that other machines or users reach with rights that are not theirs."""
+    """Refuse a console that gives other machines or users the rights of this process."""
     from ...cluster.declarations.config import parse_address
     from ...console.access_guard import is_listen_allowed
     from ...runtime.machine import CREDENTIALS_VARIABLE
@@ -114,33 +121,34 @@ def _check_access(
     address = parse_address(listen, "--listen")
     if not is_listen_allowed(address[0], hosts):
         raise click.UsageError(
-            f"--listen {listen} is reached from elsewhere: say by which name, --allow-host NAME"
+            f"--listen {listen}: other machines can reach it. Specify its host name with --allow-host NAME"
         )
     credentials, is_local = os.environ.get(CREDENTIALS_VARIABLE, ""), is_loopback(address[0])
     if not (is_local or insecure):
         raise click.UsageError(
-            f"other machines may reach {listen}, and who is between reads what is sent: go there by ssh -L,"
-            " or give --insecure where something before it ends TLS"
+            f"--listen {listen}: other machines can reach it without encryption. Use ssh -L, or --insecure"
+            " behind a TLS proxy"
         )
     if users and not credentials:
         raise click.UsageError(
-            "--users wants to know the cluster: --credentials file:DIR, a directory with its ca.pem"
+            "--users requires the CA of the cluster: use --credentials file:DIR, a directory with its ca.pem"
         )
     if credentials and not users:
         if not is_local:
             raise click.UsageError(
-                f"whoever has the link would read with the rights of {credentials}: give --users, and"
-                " each has his own"
+                f"every user of the link would read with the rights of {credentials}. Use --users (per-user"
+                " rights)"
             )
-        settings.note(f"whoever has this link reads with the rights of {credentials}")
+        settings.note(f"every user of this link reads with the rights of {credentials}")
 
 
 @contextmanager
 def open_browser(link: str) -> Iterator[None]:
     """Open the link in a browser.
 
-    Every user of the machine can read the arguments of the browser's process. A link with a token is
-    therefore in a file that only this user can read, until the end of the block: it leads the browser there.
+    Every user of the machine can read the arguments of the browser process. A link with a token is therefore
+    written to a page that only this user can read and that redirects to the link. The page is deleted at the
+    end of the block.
     """
     import webbrowser
 
@@ -154,12 +162,12 @@ def open_browser(link: str) -> Iterator[None]:
         try:
             file = write_private(name, page.encode(), "the link of the console")
         except InvalidRequest as error:
-            print_notice(f"no browser is started: {error}")
+            print_notice(f"the browser was not started: {error}")
             yield
             return
     try:
         if not webbrowser.open(link if file is None else file.as_uri()):
-            print_notice("no browser could be started: open the link yourself")
+            print_notice("the browser could not be started: open the link manually")
         yield
     finally:
         if file is not None:
@@ -175,18 +183,29 @@ async def console(
     payloads: bool = True,
     users: bool = False,
 ) -> AsyncIterator[str]:
-    """A console of the cluster at ``uri``; the link that opens it. Raises `AddressInUse`, `InvalidUri`.
+    """Serve a console of the cluster at ``uri``, and yield the link to it.
 
-    It serves also where no quorum answers: then it says so. ``users``: each reads with a token of his own.
+    The console also works while no quorum answers; its pages then report this.
+
+    Args:
+        uri: The cluster and namespace.
+        address: Host and port to listen on.
+        hosts: Names by which browsers reach it.
+        payloads: Whether pages show the content of records.
+        users: Whether each user must enter a token, and sees what this user may see.
+
+    Raises:
+        AddressInUse: Another program listens at ``address``.
+        InvalidUri: The URI is invalid.
     """
     from ...console.access_guard import AccessGuard
     from ...runtime.machine import real_host
     from ...uri import format_address
 
-    # The time limit is given: a console waits for a cluster that does not run yet.
+    # An explicit time limit prevents `end_if_refused`: a console waits for a cluster that does not run yet.
     settings = Settings(uri=uri, timeout_s=METADATA_TIMEOUT_S, ranks={"timeout_s": 1})
     token = secrets.token_urlsafe(24)
-    # First: a console that finds the port in use has started nothing.
+    # First, so that nothing is started if the port is in use.
     listener = await real_host("dlog console").listen(address)
     port = listener.address[1]
     guard = AccessGuard(token, port, hosts, lambda: secrets.token_urlsafe(24))
@@ -203,7 +222,7 @@ async def console(
 async def _serve_user_console(
     settings: Settings, uri: str, listener: "Listener", guard: "AccessGuard", payloads: bool
 ) -> AsyncIterator[None]:
-    """Serve the console with the rights of each user, whose token the page asks for."""
+    """Serve the console with the rights of each user, whose token the page requests."""
     import trio
 
     from ...console.access_guard import HEADERS
@@ -222,7 +241,7 @@ async def _serve_user_console(
     async def of_a_user(token: bytes) -> AsyncIterator[Console]:
         host = with_token(cluster_host, token)
         async with (
-            namespace(settings, host) as logs,  # first: it reports a token that is refused
+            namespace(settings, host) as logs,  # first, because it reports a rejected token
             quorum(settings, host) as metadata,
             node_links(host) as nodes,
         ):

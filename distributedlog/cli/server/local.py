@@ -1,4 +1,4 @@
-"""`dlog local`: a whole cluster on this machine, and its demonstration."""
+"""`dlog local`: run a whole cluster on this machine, or a demonstration."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...cluster.local.fork_server import ForkServer
 
 READY_LINE_KEYS = ("uri", "proxied_uri", "nodes", "console")
-"""Of the ready line."""
+"""Keys of the ready line."""
 READY_LINE_START = '{"uri":'
 """The first characters of each ready line."""
 
@@ -29,41 +29,56 @@ READY_LINE_START = '{"uri":'
 @click.command(
     cls=CliCommand,
     examples="""
-    dlog local --demo                          write, kill a bookie, write on, read back, say what happened
-    dlog local                                 a cluster on a temporary directory, until Ctrl-C
-    dlog local --data ./data --port 4181       kept in ./data: the same nodes, ports and URI at the next start
-    dlog local --console                       and its page, for a browser
-    dlog local --write-proxies 1 --read-proxies 1    and a proxy of each kind
-    dlog local --data ./data --processes       each node in a process of its own, so that one can be killed
+    dlog local --demo                          write, kill a bookie, continue to write, read everything back
+    dlog local                                 run a cluster in a temporary directory, until Ctrl-C
+    dlog local --data ./data --port 4181       keep it in ./data: the next start has the same nodes and URI
+    dlog local --console                       also serve its console, for a browser
+    dlog local --write-proxies 1 --read-proxies 1    also run a proxy of each kind
+    dlog local --data ./data --processes       run each node in its own process, so that you can kill one
     """,
 )
 @click.option(
-    "--data", type=click.Path(file_okay=False, path_type=Path), help="Default: a temporary one."
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Data directory (default: a temporary directory).",
 )
-@click.option("--memory", is_flag=True, help="Keep nothing on disk.")
-@click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True)
+@click.option("--memory", is_flag=True, help="Store nothing on disk.")
 @click.option(
-    "--metadata-nodes", type=click.Choice(["1", "3", "5"]), default="3", show_default=True
-)
-@click.option(
-    "--write-proxies", type=click.IntRange(0, 16), default=0, help="For many writers of one log."
+    "--bookies", type=click.IntRange(1, 64), default=3, show_default=True, help="Number of bookies."
 )
 @click.option(
-    "--read-proxies", type=click.IntRange(0, 16), default=0, help="For many readers of one log."
+    "--metadata-nodes",
+    type=click.Choice(["1", "3", "5"]),
+    default="3",
+    show_default=True,
+    help="Number of metadata nodes.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65_000), default=0, help="The first port; 0: free ones."
+    "--write-proxies",
+    type=click.IntRange(0, 16),
+    default=0,
+    help="Number of write proxies, for many writers of one log (default 0).",
 )
-@click.option("--processes", is_flag=True, help="Each node in its own process.")
-@click.option("--restart", is_flag=True, help="Start a node again that has died.")
 @click.option(
-    "--console", is_flag=True, help="Serve a page about it, for a browser (dlog console)."
+    "--read-proxies",
+    type=click.IntRange(0, 16),
+    default=0,
+    help="Number of read proxies, for many readers of one log (default 0).",
 )
-@click.option("--demo", is_flag=True, help="Show it at work, then end.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_000),
+    default=0,
+    help="First port; 0 selects free ports (default 0).",
+)
+@click.option("--processes", is_flag=True, help="Run each node in its own process.")
+@click.option("--restart", is_flag=True, help="Restart nodes that fail.")
+@click.option("--console", is_flag=True, help="Serve a console for a browser (dlog console).")
+@click.option("--demo", is_flag=True, help="Run a demonstration, then end.")
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path),
-    help="Write the ready line there too; an older ready file is replaced.",
+    help="File to which the ready line is also written; replaces an older ready file.",
 )
 @without_cluster()
 def command(
@@ -81,17 +96,17 @@ def command(
     demo: bool,
     ready_file: Path | None,
 ) -> None:
-    """Run a whole cluster on this machine: metadata nodes and bookies; prints its URI when it serves.
+    """Run a whole cluster of metadata nodes and bookies on this machine.
 
-    The ready line is JSON: {"uri", "nodes": [{"name", "kind", "pid", "address", "data"}]}, "console" and
-    "proxied_uri" too where they are asked for. On a terminal it
-    is text for people instead. Without --json the cluster becomes the context "local". Ends with SIGINT or
-    SIGTERM; nothing it started outlives it.
+    When the cluster is ready, the command prints its URI. On a terminal it prints text, otherwise one JSON
+    line, {"uri", "nodes": [{"name", "kind", "pid", "address", "data"}]}, with "console" and "proxied_uri" if
+    they were requested. Without --json, the cluster also becomes the context "local". The command ends with
+    SIGINT or SIGTERM, and all its processes end with it.
     """
     if memory and data is not None:
-        raise click.UsageError("--memory keeps nothing, --data keeps it there: choose one")
+        raise click.UsageError("--memory and --data exclude each other")
     if ready_file is not None:
-        _check_ready_file(ready_file)  # before anything is started
+        _check_ready_file(ready_file)  # before anything starts
     import trio
 
     forks = _prepare_process(settings, needs_forks=processes or demo)
@@ -114,7 +129,7 @@ def command(
         trio.run(run_demo, settings, options, processes)
         return
     options |= {"processes": processes, "in_process": not processes}
-    # For people, on a terminal or not. A program reads the URI in the ready line.
+    # For people, with or without a terminal. A program reads the URI in the ready line.
     context = None if settings.json else LocalContext(is_kept=data is not None)
     try:
         trio.run(_run_local, options, ready_file, context, console, sys.stdout.isatty())
@@ -133,27 +148,27 @@ def _prepare_process(settings: Settings, *, needs_forks: bool) -> Any:
 
     from ...cluster.process.json_logs import log_to_stderr
 
-    # First of all: no thread, no loop is there yet.
+    # First, while there is no thread and no event loop.
     forks = _fork_server() if needs_forks else None
     log_to_stderr("local", logging.INFO if settings.verbose else logging.ERROR)
-    sys.setswitchinterval(0.0005)  # sync threads hand the lock back soon (H27)
+    sys.setswitchinterval(0.0005)  # sync threads release the interpreter lock sooner (H27)
     return forks
 
 
 def _check_ready_file(path: Path) -> None:
-    """A ready file is replaced at each start, any other file is not. Raises `InvalidRequest`."""
+    """Check that the path may be replaced: only an older ready file is. Raises `InvalidRequest`."""
     target = resolve_destination(path)
     if target.file is None or not target.exists:
         return
     text = read_text(target.file)
     if text.strip() and not text.startswith(READY_LINE_START):
         raise InvalidRequest(
-            f"--ready-file {path} exists, and is not a ready file: choose another name"
+            f"--ready-file {path} exists and is not a ready file. Use another name"
         )
 
 
 def _fork_server() -> "ForkServer":
-    """It has what this process has imported by now, so what a node needs is imported first."""
+    """Start the fork server. It has the modules that are imported now, so `main` is imported first."""
     from ...cluster.local.fork_server import ForkServer
     from ...cluster.local.node_child import main
 
@@ -183,7 +198,7 @@ async def _run_local(
     def ready(line: dict[str, Any]) -> None:
         text = json.dumps({key: line[key] for key in READY_LINE_KEYS if key in line})
         if ready_file is not None:
-            with output_file(ready_file, reader_wait_s=0) as out:  # a wait would stop the nodes
+            with output_file(ready_file, reader_wait_s=0) as out:  # waiting would block the nodes
                 out.write(f"{text}\n".encode())
         if context is not None:
             naming = context.choose(line["uri"])
@@ -196,7 +211,7 @@ async def _run_local(
 
 @asynccontextmanager
 async def _serve_console(uri: str) -> AsyncIterator[str]:
-    """The cluster's console at its usual port, or at a free one; its link."""
+    """Serve the console at its usual port, or at a free one if that is in use; yield its link."""
     from ...cluster.declarations.config import parse_address
     from ...runtime.interfaces.errors import AddressInUse
     from .console import LISTEN, console
@@ -212,29 +227,29 @@ async def _serve_console(uri: str) -> AsyncIterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class ContextNaming:
-    """How `dlog` finds the cluster without its URI."""
+    """Whether `dlog` finds the cluster through the context "local"."""
 
     is_chosen: bool = True
-    """The context is where commands go that name no cluster."""
+    """The context is selected, so that it applies to commands without a URI."""
     is_name_taken: bool = False
-    """The name was that of another cluster, which has no other one."""
+    """The name was that of another running cluster, which now has none."""
     problem: str = ""
-    """Why it has no name; "": it has."""
+    """Why the context could not be stored; "" if it was."""
 
 
 class LocalContext:
-    """The context "local" (`named_clusters.py`): this cluster, while it runs or its data are kept."""
+    """The context "local" (`named_clusters.py`). It exists while this cluster runs or its data are kept."""
 
     def __init__(self, *, is_kept: bool) -> None:
         self._is_data_kept = is_kept
         self._uri = ""
         self._replaced = ("", "")
-        """The URI that had the name, where that was another cluster's, and the credentials with it."""
+        """The URI and credentials that the name had before, if they were of another cluster."""
 
     def choose(self, uri: str) -> ContextNaming:
-        """Name the cluster; chosen is it where nothing else is.
+        """Store the cluster as the context "local", and select it if no other context is selected.
 
-        One that cannot be named serves all the same: a home may be nobody's to write into.
+        A failure is not an error of the cluster, because the home directory may be read-only.
         """
         try:
             with named_clusters.edit_contexts() as contexts:
@@ -250,9 +265,10 @@ class LocalContext:
         return ContextNaming(is_chosen, is_served(self._replaced[0]))
 
     def restore(self) -> None:
-        """Forget a cluster whose data are gone, unless the name is another one's by now.
+        """Delete the context of a cluster whose data are deleted, unless another cluster has the name now.
 
-        A cluster that had the name before has it again, while it serves: it runs in another terminal.
+        If the previous cluster of this name still runs, for example in another terminal, it gets the name
+        back.
         """
         if self._is_data_kept or not self._uri:
             return
@@ -271,12 +287,12 @@ class LocalContext:
                     contexts["current"] = ""
         except (OSError, click.UsageError, DistributedLogError) as error:
             print_notice(
-                f"the context {LOCAL} stays, of a cluster that is gone: {_error_text(error)}"
+                f"the context {LOCAL} of the ended cluster could not be deleted: {_error_text(error)}"
             )
 
 
 def _error_text(error: OSError | click.UsageError | DistributedLogError) -> str:
-    """Of a file that cannot be read or written."""
+    """Return the text of an error about a file that cannot be read or written."""
     if isinstance(error, click.UsageError):
         return error.message
     if isinstance(error, DistributedLogError):
@@ -285,7 +301,7 @@ def _error_text(error: OSError | click.UsageError | DistributedLogError) -> str:
 
 
 def is_served(uri: str) -> bool:
-    """Whether a program listens at one of its addresses, or may. At those of no URI none does."""
+    """Whether a program listens, or may listen, at an address of the URI. False for ""."""
     from ...runtime.interfaces.errors import InvalidUri
     from ...runtime.net.port_reservation import is_listened_on
     from ...uri import parse_uri
@@ -293,19 +309,19 @@ def is_served(uri: str) -> bool:
     if not uri:
         return False
     try:
-        # Not by a bind: the connections of a cluster that has just ended keep its ports for a minute.
+        # Not checked by a bind: connections of a cluster that just ended keep its ports for a minute.
         return any(map(is_listened_on, parse_uri(uri).addresses))
     except InvalidUri:
-        return True  # of a newer version
+        return True  # a URI of a newer version
 
 
 def ready_text(line: dict[str, Any], naming: ContextNaming) -> str:
-    """What a terminal shows when the cluster serves; what is to be copied out of it is no wider than one."""
+    """Return the text that a terminal shows when the cluster is ready."""
     kinds = [node["kind"] for node in line["nodes"]]
     name_width = max(len(node["name"]) for node in line["nodes"])
     has_separate_processes = len({node["pid"] for node in line["nodes"]}) > 1
     lines = [
-        f"{kinds.count('metadata')} metadata nodes and {kinds.count('bookie')} bookies serve, until Ctrl-C.",
+        f"{kinds.count('metadata')} metadata nodes and {kinds.count('bookie')} bookies run until Ctrl-C.",
         "",
         *(
             f"  {node['name']:{name_width}}  {node['kind']:11}  "
@@ -313,14 +329,14 @@ def ready_text(line: dict[str, Any], naming: ContextNaming) -> str:
             for node in line["nodes"]
         ),
         "",
-        "Its URI:",
+        "URI:",
         f"  {line['uri']}",
-        *([f"Through its proxies:\n  {line['proxied_uri']}"] if "proxied_uri" in line else []),
+        *([f"URI through its proxies:\n  {line['proxied_uri']}"] if "proxied_uri" in line else []),
         "",
         *_how_to_connect(naming),
         "",
         *(["In a browser:", f"  {line['console']}", ""] if "console" in line else []),
-        "To try next:",
+        "Next steps:",
         "  seq 100000 | dlog log write numbers --create",
         "  dlog log read numbers --limit 3",
         "  dlog status --watch",
@@ -331,18 +347,18 @@ def ready_text(line: dict[str, Any], naming: ContextNaming) -> str:
 
 
 def _how_to_connect(naming: ContextNaming) -> list[str]:
-    """What to type in another terminal."""
+    """Return the commands to use in another terminal."""
     if naming.problem:
         return [
-            f"It is no context, for {naming.problem}",
-            "In another terminal, for dlog and for programs: set DLOG_URI to that URI.",
+            f"The context {LOCAL} could not be stored: {naming.problem}",
+            "In another terminal, for dlog and for programs: set DLOG_URI to this URI.",
         ]
     return [
-        f"dlog finds it without that: it is the context {LOCAL}."
+        f"dlog uses it without the URI: it is the selected context, {LOCAL}."
         if naming.is_chosen
-        else f"dlog finds it without that after: dlog context use {LOCAL}",
+        else f"To use it without the URI, select its context: dlog context use {LOCAL}",
         *(
-            [f"So was another cluster until now, which serves, and is {LOCAL} no more."]
+            [f"Another running cluster was the context {LOCAL} before. It is no longer a context."]
             * naming.is_name_taken
         ),
         "In another terminal, for programs:",
@@ -351,5 +367,5 @@ def _how_to_connect(naming: ContextNaming) -> list[str]:
 
 
 def _pid(node: dict[str, Any], is_separate: bool) -> str:
-    """What to kill, where nodes are processes of their own."""
+    """Return the process ID if nodes are separate processes."""
     return f"  pid {node['pid']}" if is_separate else ""

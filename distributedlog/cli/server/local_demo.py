@@ -1,4 +1,4 @@
-"""`dlog local --demo`: a cluster, a bookie that is killed, and every record read back."""
+"""`dlog local --demo`: run a cluster, kill a bookie, and read every record back."""
 
 import hashlib
 import sys
@@ -16,13 +16,16 @@ RECORD_BYTES = 200
 LOG = "demo"
 BATCH = 200
 TEXT_COLUMN = len("read back   0.070 s  ")
-"""The column of what a step did: what does not fit its line goes on below."""
+"""Column of the result of a step. Longer results continue there on the next line."""
 
 
 async def run_demo(settings: Settings, options: dict[str, Any], processes: bool) -> None:
-    """Run it. The bookie that is killed is a process of its own; with ``processes`` every node is.
+    """Run the demonstration.
 
-    Raises `ExitWithCode` (exit code 1) when a record is missing or out of place.
+    The bookie that is killed runs in its own process. With ``processes``, every node does.
+
+    Raises:
+        ExitWithCode: With code 1, if a record is missing or out of order.
     """
     from ... import open_namespace
     from ...cluster.local.local_cluster import local_cluster
@@ -30,7 +33,7 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
     steps = _DemoSteps(settings)
     killed_node = "bookie2" if options["bookies"] > 1 else "bookie1"
     written_digest, read_digest = hashlib.sha256(), hashlib.sha256()
-    # Its own death is part of the play.
+    # The death of this bookie is expected and not reported.
     options = {**options, "on_death": lambda name, why: None}
     with steps.step("start") as note:
         process_options = (
@@ -43,7 +46,7 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
         kinds = [node.kind for node in cluster.nodes]
         note(
             f"{kinds.count('metadata')} metadata nodes and {kinds.count('bookie')} bookies,"
-            f" {'each' if processes else killed_node} a process of its own, on {cluster.data or 'memory'}"
+            f" {'each' if processes else killed_node} in its own process, on {cluster.data or 'memory'}"
         )
     try:
         async with open_namespace(cluster.uri) as namespace:
@@ -52,14 +55,14 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
             async with log.open_writer() as writer:
                 with steps.step("write") as note:
                     await _write(writer, 0, written_digest)
-                    note(f"{RECORDS:,} records, each on the disks of two bookies before it counted")
+                    note(f"{RECORDS:,} records, each acknowledged after two bookies synced it")
                 with steps.step("kill") as note:
                     node = next(node for node in cluster.nodes if node.name == killed_node)
                     cluster.kill(killed_node)
-                    note(f"kill -9 of {killed_node} (pid {node.pid}): no goodbye, nothing flushed")
+                    note(f"kill -9 of {killed_node} (pid {node.pid}), without a shutdown or flush")
                 with steps.step("write on") as note:
                     await _write(writer, RECORDS, written_digest)
-                    note(f"{RECORDS:,} records more, with the bookies that are left")
+                    note(f"{RECORDS:,} more records, to the remaining bookies")
             with steps.step("read back") as note:
                 count, last = await _read_back(log, read_digest)
                 note(
@@ -90,12 +93,12 @@ def _print_result(
             }
         )
     else:
-        verdict = "the same bytes in the same order" if is_equal else "NOT what was written"
-        prose(f"sha256 of what was written and of what was read: {verdict}")
+        verdict = "identical" if is_equal else "DIFFERENT"
+        prose(f"SHA-256 of the written and the read records: {verdict}")
 
 
 async def _write(writer: Any, first: int, digest: Any) -> None:
-    """Write `RECORDS` records, in batches, and add their payloads to the digest."""
+    """Write `RECORDS` records in batches, and add their payloads to the digest."""
     from ... import LogRecord
 
     for start in range(first, first + RECORDS, BATCH):
@@ -115,13 +118,13 @@ async def _read_back(log: Any, digest: Any) -> tuple[int, Any]:
         async for record in reader:
             digest.update(record.payload)
             count += 1
-            assert last is None or record.dlsn > last, "G1: positions only grow"
+            assert last is None or record.dlsn > last, "G1: positions strictly increase"
             last = record.dlsn
     return count, last
 
 
 class _DemoSteps:
-    """Prints each step with what it took."""
+    """Prints each step with its duration."""
 
     def __init__(self, settings: Settings) -> None:
         self._quiet = settings.quiet or settings.json

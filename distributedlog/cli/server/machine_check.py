@@ -1,4 +1,4 @@
-"""`dlog check`: is this machine fit for a node?"""
+"""`dlog check`: check whether a machine is fit for a node."""
 
 import os
 import platform
@@ -17,7 +17,11 @@ from ..framework.output import emit, prose, size, table
 PASS, WARN, FAIL = "pass", "warn", "FAIL"
 MIB = 1024 * 1024
 SYNC_P99_WARN_S, SYNC_P99_FAIL_S = 0.02, 0.5
-"""Acknowledgements wait for syncs: slow ones are everybody's latency, very slow ones are taken for dead."""
+"""Limits of the 99th percentile of a sync, in seconds.
+
+Acknowledgements wait for syncs, so slow syncs slow down all writes. A bookie with very slow syncs is
+considered failed.
+"""
 FREE_WARN_BYTES, FREE_FAIL_BYTES = 4096 * MIB, 512 * MIB
 DESCRIPTORS_MIN = 4096
 IN_MEMORY = ("tmpfs", "ramfs")
@@ -26,21 +30,21 @@ SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class MachineCheckResult:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     verdict: str
     found: str
     wanted: str
     then: str = ""
-    """What to do; "" where all is well."""
+    """The remedy; "" if the check passed."""
 
 
 @click.command(
     cls=CliCommand,
     examples="""
-    dlog check                        Python, descriptors, the system
-    dlog check /var/lib/dlog          and the disk there: its syncs, its room
+    dlog check                        check Python, descriptors, the operating system
+    dlog check /var/lib/dlog          also check the disk of this directory: syncs, free space
     """,
 )
 @click.argument(
@@ -51,9 +55,10 @@ class MachineCheckResult:
 )
 @without_cluster()
 def command(settings: Settings, directory: Path | None) -> None:
-    """Is this machine fit for a node, and DIR for its data? Exit code 6 where something fails.
+    """Check whether this machine is fit for a node, and DIR for its data.
 
-    With DIR it writes there for two seconds, in a directory of its own that it removes.
+    The exit code is 6 if a check fails. With DIR, the command writes to a temporary directory there for two
+    seconds, and removes it.
     """
     results = [check_python(), check_system(), check_descriptors()]
     if directory is not None:
@@ -66,7 +71,7 @@ def command(settings: Settings, directory: Path | None) -> None:
         emit(asdict(result))
     if not settings.json:
         table(
-            ("", "what", "wanted", "found"),
+            ("", "check", "required", "found"),
             [[result.verdict, result.what, result.wanted, result.found] for result in results],
         )
         for result in results:
@@ -77,7 +82,7 @@ def command(settings: Settings, directory: Path | None) -> None:
 
 
 def check_python() -> MachineCheckResult:
-    """The interpreter, and how it was built."""
+    """Check the version and the build of the interpreter."""
     from ...testing.bench.measure.interpreter_info import this_build
 
     build = this_build()
@@ -92,16 +97,16 @@ def check_python() -> MachineCheckResult:
 
 
 def check_system() -> MachineCheckResult:
-    """Nodes run on Linux."""
+    """Check the operating system. Nodes run on Linux only."""
     system_name = platform.system()
     if system_name == "Linux":
         return MachineCheckResult("system", PASS, f"{system_name} {platform.release()}", "Linux")
-    remedy = "nodes need Linux; programs and dlog itself run here too"
+    remedy = "nodes require Linux; programs and dlog itself also run here"
     return MachineCheckResult("system", FAIL, system_name, "Linux", remedy)
 
 
 def check_descriptors() -> MachineCheckResult:
-    """Files and connections that one process may have."""
+    """Check how many files and connections one process can open."""
     from ...runtime.process.descriptor_limit import limit, raise_limit
 
     count = raise_limit() if sys.platform == "linux" else limit()
@@ -115,10 +120,10 @@ def check_descriptors() -> MachineCheckResult:
 
 
 def check_free_space(directory: Path) -> MachineCheckResult:
-    """Free bytes."""
+    """Check the free space of the disk."""
     free = shutil.disk_usage(directory).free
     verdict = FAIL if free < FREE_FAIL_BYTES else WARN if free < FREE_WARN_BYTES else PASS
-    remedy = "" if verdict == PASS else "a bookie takes no entries any more before its disk is full"
+    remedy = "" if verdict == PASS else "a bookie becomes read-only before its disk is full"
     return MachineCheckResult(
         "room", verdict, size(free), f"{size(FREE_WARN_BYTES)} at least", remedy
     )
@@ -127,7 +132,7 @@ def check_free_space(directory: Path) -> MachineCheckResult:
 def check_file_system(
     directory: Path, mounts: Path = Path("/proc/self/mounts")
 ) -> MachineCheckResult:
-    """What the file system keeps over a power cut, as far as its name tells."""
+    """Check by its type whether a file system keeps data after a power failure."""
     wanted = "a file system on a disk"
     try:
         file_system = _file_system(directory.resolve(), mounts.read_text(errors="replace"))
@@ -135,16 +140,16 @@ def check_file_system(
         file_system = ""
     if not file_system:
         return MachineCheckResult(
-            "file system", WARN, "unknown", wanted, "see to it that it is on a disk"
+            "file system", WARN, "unknown", wanted, "make sure that it is on a disk"
         )
     if file_system in IN_MEMORY:
-        remedy = "nothing is kept here over a start of the machine"
+        remedy = "all data is lost when the machine restarts"
         return MachineCheckResult("file system", FAIL, file_system, wanted, remedy)
     return MachineCheckResult("file system", PASS, file_system, wanted)
 
 
 def check_syncs(directory: Path, seconds: float) -> MachineCheckResult:
-    """4 KiB appended and synced, one after the other."""
+    """Measure sequential appends of 4 KiB, each with a sync."""
     from ...testing.bench.measure.hardware_baseline import file_floor
 
     wanted = f"p99 below {SYNC_P99_WARN_S * 1000:g} ms"
@@ -157,20 +162,20 @@ def check_syncs(directory: Path, seconds: float) -> MachineCheckResult:
         )
     p50, p99 = times.percentile_s(50), times.percentile_s(99)
     verdict = FAIL if p99 >= SYNC_P99_FAIL_S else WARN if p99 >= SYNC_P99_WARN_S else PASS
-    remedy = "" if verdict == PASS else "every acknowledgement waits for a sync: take another disk"
+    remedy = "" if verdict == PASS else "every acknowledgement waits for a sync: use another disk"
     return MachineCheckResult(
         "syncs", verdict, f"p50 {p50 * 1000:.2f}, p99 {p99 * 1000:.2f} ms", wanted, remedy
     )
 
 
 def _file_system(directory: Path, mounts: str) -> str:
-    """The type of the deepest mount above a directory; of several at one place the last."""
+    """Return the type of the deepest mount above a directory. Of several at one path the last applies."""
     best_depth, file_system = -1, ""
     for line in mounts.splitlines():
         fields = line.split()
         if len(fields) < 3:
             continue
-        mount_point = Path(fields[1].encode().decode("unicode_escape"))  # a blank is \\040 there
+        mount_point = Path(fields[1].encode().decode("unicode_escape"))  # a space is written \\040
         if directory.is_relative_to(mount_point) and len(mount_point.parts) >= best_depth:
             best_depth, file_system = len(mount_point.parts), fields[2]
     return file_system

@@ -1,4 +1,4 @@
-"""What a node is told by a file or ``--set``: the options of its parts, beside the flags of `dlog serve`."""
+"""Read the options of a node from its file or ``--set``, in addition to the flags of `dlog serve`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field
@@ -39,7 +39,7 @@ FLAGS = {
     "label": "label",
     "end_with_stdin": "end_with_stdin",
 }
-"""Keys of a file that are flags of `dlog serve`, and the names that click has for them."""
+"""Keys of a file that are flags of `dlog serve`, and their click parameter names."""
 GATEWAY_FLAGS = {
     "name": "name",
     "uri": "uri",
@@ -51,7 +51,7 @@ GATEWAY_FLAGS = {
     "insecure": "insecure",
     "end_with_stdin": "end_with_stdin",
 }
-"""Likewise, of a gateway."""
+"""As `FLAGS`, for a gateway."""
 BOOKIE_ONLY_FLAGS = ("index-dir", "index_dir", "rack", "label")
 DISK_NODE_FLAGS = ("data", "index-dir", "index_dir", "label")
 PROXIES = ("write-proxy", "read-proxy")
@@ -64,25 +64,29 @@ STORE_OPTIONS: dict[str, Field[Any]] = {one.name: one for one in option_fields(B
 PROXY_OPTIONS: dict[str, Field[Any]] = {
     one.name: one for cls in (ProxyOptions, LogOptions, LedgerOptions) for one in option_fields(cls)
 }
-"""Of a proxy, of its logs, of their ledgers."""
+"""Options of a proxy, of its logs and of their ledgers."""
 GATEWAY_OPTIONS: dict[str, Field[Any]] = {one.name: one for one in option_fields(GatewayOptions)}
 
 
 def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
-    """``OPTION=VALUE``, each once. Raises `InvalidRequest`."""
+    """Parse ``OPTION=VALUE`` texts. Raises `InvalidRequest`, also if an option is given twice."""
     values: dict[str, Any] = {}
     for word in texts:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
-            raise InvalidRequest(f"--set {word}: wanted is OPTION=VALUE, such as lost_after_s=10m")
+            raise InvalidRequest(f"--set {word}: use OPTION=VALUE, such as lost_after_s=10m")
         if name.strip() in values:
-            raise InvalidRequest(f"--set gives {name.strip()} twice")
+            raise InvalidRequest(f"--set: {name.strip()} is given twice")
         values[name.strip()] = parse_value(value)
     return values
 
 
 def split_settings(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of a bookie's node, and of its store, checked. Raises `InvalidRequest` that names the place."""
+    """Check options of a bookie, and split them into those of its node and those of its store.
+
+    Raises:
+        InvalidRequest: An option is unknown or invalid. The message starts with ``where``.
+    """
     node: dict[str, Any] = {}
     store: dict[str, Any] = {}
     for name, value in values.items():
@@ -103,7 +107,11 @@ def split_settings(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any
 
 
 def check_options(part: str, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Options of a proxy, its logs and their ledgers, or of a gateway. Raises `InvalidRequest`."""
+    """Check options of a gateway, or of a proxy with its logs and ledgers.
+
+    Raises:
+        InvalidRequest: An option is unknown or invalid. The message starts with ``where``.
+    """
     known_options = GATEWAY_OPTIONS if part == "gateway" else PROXY_OPTIONS
     parts = (GatewayOptions,) if part == "gateway" else (ProxyOptions, LogOptions, LedgerOptions)
     checked: dict[str, Any] = {}
@@ -122,7 +130,7 @@ def check_options(part: str, values: Mapping[str, Any], where: str) -> dict[str,
 
 
 def flags_of(part: str) -> dict[str, str]:
-    """Keys of a part's table that are flags of its command, and what click calls these."""
+    """Return the keys of a part's table that are flags of its command, and their click parameter names."""
     if part == "gateway":
         return GATEWAY_FLAGS
     excluded = {"bookie": (), "metadata": BOOKIE_ONLY_FLAGS}.get(part, DISK_NODE_FLAGS)
@@ -130,7 +138,14 @@ def flags_of(part: str) -> dict[str, str]:
 
 
 def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of a node's file: flags by their names there, and options by theirs. Raises `InvalidRequest`."""
+    """Read a node's file.
+
+    Returns:
+        The flags, by key, and the options of this part, by name.
+
+    Raises:
+        InvalidRequest: The file cannot be read, or a table, key or value is invalid.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -139,7 +154,7 @@ def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
     for name in tables:
         if name not in TABLES:
             raise InvalidRequest(
-                f"{path}: there is no table [{name}]; known are "
+                f"{path}: unknown table [{name}]; known tables: "
                 f"{', '.join(f'[{table_name}]' for table_name in TABLES)}"
             )
     flags: dict[str, Any] = {}
@@ -158,7 +173,7 @@ def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
                 raise InvalidRequest(f"{path}: [{part}]: {unknown_option_error(key, [])}")
             known_names = sorted(known_flags) + list(part_options)
             raise InvalidRequest(
-                f"{path}: [{part}] has no {key}; known are {', '.join(known_names)}"
+                f"{path}: [{part}] has no key {key}; known keys: {', '.join(known_names)}"
             )
     for key, value in tables.get("store", {}).items() if part == "bookie" else ():
         if key not in STORE_OPTIONS:
@@ -174,10 +189,10 @@ def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _typed_value(option_field: Field[Any], value: Any) -> Any:
-    """``"64MiB"`` for an option that is a number; whole seconds for one that has fractions."""
+    """Convert a value to the type of its option: ``"64MiB"`` to a number, whole numbers to a float."""
     if isinstance(value, str) and not isinstance(option_field.default, str):
         value = parse_value(value)
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if isinstance(option_field.default, float) and is_whole and abs(value) <= COUNT_LIMIT:
-        return float(value)  # a larger one may have no float, and is refused as a whole number
+        return float(value)  # larger integers may have no float value, and are rejected as integers
     return value

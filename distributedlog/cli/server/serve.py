@@ -1,4 +1,4 @@
-"""`dlog serve`: one node, in the foreground, until SIGINT or SIGTERM."""
+"""`dlog serve`: run one node in the foreground until SIGINT or SIGTERM."""
 
 import json
 import logging
@@ -29,7 +29,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
     """,
 )
 def command() -> None:
-    """Run one node. One ready line (JSON) on stdout when it serves, structured logs on stderr."""
+    """Run one node.
+
+    When the node is ready, it prints one JSON line to stdout. Structured logs are written to stderr. It ends
+    with SIGINT or SIGTERM.
+    """
 
 
 CONFIG = click.option(
@@ -37,20 +41,20 @@ CONFIG = click.option(
     "file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="TOML: these flags, and options, in a table of the node's kind, such as [bookie], whose store has"
-    ' [store]; "dlog config init bookie" writes one.',
+    help="TOML file with flags and options in a table of the node's kind, such as [bookie], and in [store]."
+    ' "dlog config init bookie" writes one.',
 )
 
 
 def with_node_options(function: Function) -> Function:
-    """What all kinds take, those that have a disk."""
+    """Add the options of nodes that have a disk."""
     for option in reversed(
         [
             CONFIG,
             click.option(
                 "--data",
                 type=click.Path(file_okay=False, path_type=Path),
-                help="Its data directory.",
+                help="Data directory.",
             ),
         ]
     ):
@@ -59,54 +63,57 @@ def with_node_options(function: Function) -> Function:
 
 
 def with_common_node_options(function: Function) -> Function:
-    """What all kinds take."""
+    """Add the options of all node kinds."""
     options = [
         click.option(
             "--name",
-            help="A metadata node's own place in --metadata; of another one for humans (default of a"
-            " bookie: its directory's name).",
+            help="Name of a metadata node in --metadata. For other nodes a display name; the default of a"
+            " bookie is the name of its directory.",
         ),
         click.option(
-            "--metadata", "quorum", metavar="[NAME=]HOST:PORT,…", help="The metadata quorum."
+            "--metadata",
+            "quorum",
+            metavar="[NAME=]HOST:PORT,…",
+            help="Addresses of the metadata quorum.",
         ),
         click.option(
             "--listen",
             multiple=True,
             metavar="[NAME=]HOST:PORT",
-            help="Repeatable, each with a name of its own. Default: a metadata node's address in"
-            " --metadata; else 127.0.0.1 and a free port.",
+            help="Address to listen on (default 127.0.0.1 and a free port; for a metadata node the one in"
+            " --metadata). Repeatable with different names.",
         ),
         click.option(
             "--advertise",
             multiple=True,
             metavar="[NAME=]HOST:PORT",
-            help="What others should dial for that listener (default: where it listens).",
+            help="Address under which others reach that listener (default: the address it listens on).",
         ),
         click.option(
             "--http",
             metavar="HOST:PORT",
-            help="Answer GET /health there: 200 when this node is well, 503 when not. For containers.",
+            help="Address for GET /health, for containers: 200 if this node is healthy, otherwise 503.",
         ),
         click.option(
             "--tls",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             metavar="DIR",
-            help='Speak TLS, as whom the certificate there names: "dlog pki issue" makes such directories.',
+            help='Certificate directory for TLS, created by "dlog pki issue". It also identifies the node.',
         ),
         click.option(
             "--transport",
             type=click.Choice(("tls", "either")),
-            help="Default: tls; either takes plain connections too, while not all nodes have certificates.",
+            help='Accepted connections (default tls). "either" also accepts plain ones, during a migration.',
         ),
         click.option(
             "--insecure",
             is_flag=True,
-            help="Without --tls, listen where other machines reach it: whoever does may do everything.",
+            help="Allow other machines to connect without --tls. Every client then has all rights.",
         ),
         click.option(
             "--end-with-stdin",
             is_flag=True,
-            help="End when stdin ends: for whoever starts it as a child.",
+            help="End when stdin ends, for a parent process.",
         ),
     ]
     for option in reversed(options):
@@ -118,7 +125,7 @@ def with_common_node_options(function: Function) -> Function:
     cls=CliCommand,
     examples="""
     dlog serve metadata --name m1 --tls m1.tls --metadata m1=h1:4181,m2=h2:4181,m3=h3:4181 --data ./m1
-    dlog serve metadata --metadata 127.0.0.1:4181 --data ./m        a quorum of one
+    dlog serve metadata --metadata 127.0.0.1:4181 --data ./m        run a quorum of one node
     """,
 )
 @with_node_options
@@ -139,14 +146,14 @@ def metadata(settings: Settings, **option_values: Any) -> None:
             if address in listen.values() or len(voters) == 1
         ]
         if len(matching_names) != 1:
-            raise click.UsageError(f"which of {', '.join(voters)} is this node? Give --name")
+            raise click.UsageError(f"--name is required: select this node from {', '.join(voters)}")
         name = matching_names[0]
     if name not in voters:
         by_address = [
             voter_name for voter_name, address in voters.items() if format_address(address) == name
         ]
         if not by_address:
-            raise click.UsageError(f"--name {name} is none of --metadata: {', '.join(voters)}")
+            raise click.UsageError(f"--name {name} is not in --metadata: {', '.join(voters)}")
         name = by_address[0]
     advertise = parse_named_addresses(option_values["advertise"], "--advertise")
     _serve_node(settings, option_values, MetadataNodeConfig(name, voters, listen, advertise))
@@ -156,30 +163,34 @@ def metadata(settings: Settings, **option_values: Any) -> None:
     cls=CliCommand,
     examples="""
     dlog serve bookie --name b4 --tls b4.tls --metadata h1:4181,h2:4181,h3:4181 --listen h4:4182 --data ./b4
-    dlog serve bookie --metadata 127.0.0.1:4181 --data ./b1         on a free port
+    dlog serve bookie --metadata 127.0.0.1:4181 --data ./b1         listen on a free port
     """,
 )
 @with_node_options
 @click.option(
-    "--index-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: in --data."
+    "--index-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the index (default: in --data).",
 )
-@click.option("--rack", help="Where it stands: copies go to different racks where they can.")
+@click.option(
+    "--rack", help="Rack of this bookie. Copies are placed in different racks if possible."
+)
 @click.option(
     "--label",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Repeatable: where else it stands: host (default: this machine), zone, region.",
+    help="Further location of this bookie, by host (default: this machine), zone or region. Repeatable.",
 )
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="OPTION=VALUE",
-    help='Repeatable: any option that "dlog config show bookie" names, such as lost_after_s=10m.',
+    help='Value of an option of "dlog config show bookie", such as lost_after_s=10m. Repeatable.',
 )
 @without_cluster("timeout")
 def bookie(settings: Settings, **option_values: Any) -> None:
-    """Run a bookie: it stores entries."""
+    """Run a bookie, which stores entries."""
     from ...cluster.declarations.config import parse_named_addresses, parse_quorum
     from ...cluster.declarations.options import BookieNodeConfig
     from ...ledger.placement.placement_policy import parse_labels
@@ -209,9 +220,9 @@ CHANGES = click.option(
     "changes",
     multiple=True,
     metavar="OPTION=VALUE",
-    help="Repeatable: any option of a proxy, of its logs or of their ledgers (docs/reference/options.md).",
+    help="Value of an option of a proxy, its logs or their ledgers (docs/reference/options.md). Repeatable.",
 )
-RACK = click.option("--rack", help="Where it stands.")
+RACK = click.option("--rack", help="Rack of this proxy.")
 
 
 @command.command(
@@ -219,7 +230,7 @@ RACK = click.option("--rack", help="Where it stands.")
     cls=CliCommand,
     examples="""
     dlog serve write-proxy --name w1 --tls w1.tls --metadata h1:4181,h2:4181,h3:4181 --listen h7:4183
-    dlog serve write-proxy --metadata 127.0.0.1:4181                on a free port
+    dlog serve write-proxy --metadata 127.0.0.1:4181                listen on a free port
     """,
 )
 @with_common_node_options
@@ -228,7 +239,7 @@ RACK = click.option("--rack", help="Where it stands.")
 @CHANGES
 @without_cluster("timeout")
 def write_proxy(settings: Settings, **option_values: Any) -> None:
-    """Run a write proxy: many producers' way to logs that it writes for them."""
+    """Run a write proxy, through which many producers share the writers of logs."""
     _serve_proxy(settings, option_values, "write-proxy")
 
 
@@ -237,7 +248,7 @@ def write_proxy(settings: Settings, **option_values: Any) -> None:
     cls=CliCommand,
     examples="""
     dlog serve read-proxy --name r1 --tls r1.tls --metadata h1:4181,h2:4181,h3:4181 --listen h7:4184
-    dlog serve read-proxy --metadata 127.0.0.1:4181                 on a free port
+    dlog serve read-proxy --metadata 127.0.0.1:4181                 listen on a free port
     """,
 )
 @with_common_node_options
@@ -246,7 +257,7 @@ def write_proxy(settings: Settings, **option_values: Any) -> None:
 @CHANGES
 @without_cluster("timeout")
 def read_proxy(settings: Settings, **option_values: Any) -> None:
-    """Run a read proxy: many readers' way to logs that it reads once."""
+    """Run a read proxy, which reads a log once for many readers."""
     _serve_proxy(settings, option_values, "read-proxy")
 
 
@@ -274,62 +285,62 @@ def _serve_proxy(settings: Settings, option_values: dict[str, Any], kind: str) -
     cls=CliCommand,
     examples="""
     dlog serve gateway --uri distributedlog+proxy://h7:4183,h8:4184/ns
-    dlog serve gateway --uri distributedlog://127.0.0.1:4181/ns --listen 127.0.0.1:0     on a free port
+    dlog serve gateway --uri distributedlog://127.0.0.1:4181/ns --listen 127.0.0.1:0     use a free port
     dlog serve gateway --users --credentials file:/etc/dlog/ca --tls /etc/dlog/https \
         --listen 0.0.0.0:8491 --allow-host logs.example.org
     """,
 )
 @CONFIG
-@click.option("--name", help="For people and logs.")
+@click.option("--name", help='Display name, also in logs (default "gateway").')
 @click.option(
-    "--listen", metavar="HOST:PORT", help=f"Default: {GATEWAY_LISTEN}; port 0: a free one."
+    "--listen",
+    metavar="HOST:PORT",
+    help=f"Address to listen on (default {GATEWAY_LISTEN}); port 0 selects a free port.",
 )
 @click.option(
     "--allow-host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A name that it is reached by; must be given where it listens beyond this machine.",
+    help="Host name of the gateway. Required if other machines can reach it. Repeatable.",
 )
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Answer only those who send what stands there as a bearer token; with --users this is for /metrics.",
+    help="File with a bearer token that clients must send. With --users, it is the token for /metrics.",
 )
 @click.option(
     "--users",
     is_flag=True,
-    help="Do what is asked as the user whose token (dlog user token) is sent, with that one's rights. Of"
-    " --credentials the ca.pem is used, and nothing else.",
+    help="Run each request with the rights of the user whose token (dlog user token) is sent. --credentials"
+    " then needs only a ca.pem.",
 )
 @click.option(
     "--tls",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Speak HTTPS by the cert.pem and key.pem there: of an authority that your clients know.",
+    help="Directory with cert.pem and key.pem for HTTPS, from an authority that your clients trust.",
 )
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Without --tls, listen where other machines reach it: who is between reads records and tokens.",
+    help="Allow other machines to connect without --tls, for example behind a TLS proxy.",
 )
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="OPTION=VALUE",
-    help='Repeatable: any option that "dlog config show gateway" names.',
+    help='Value of an option of "dlog config show gateway". Repeatable.',
 )
-@click.option(
-    "--end-with-stdin", is_flag=True, help="End when stdin ends: for whoever starts it as a child."
-)
+@click.option("--end-with-stdin", is_flag=True, help="End when stdin ends, for a parent process.")
 @common
 def gateway(settings: Settings, **option_values: Any) -> None:
-    """Run a gateway: logs over HTTP, for programs that have nothing else. Needs the extra `gateway`.
+    """Run a gateway, which serves logs over HTTP. Requires the extra `gateway`.
 
-    It keeps nothing: start as many as are wanted, over proxies. A direct URI is for one gateway alone, which
-    holds the logs that it writes as any writer does.
+    A gateway is stateless. With a proxy URI, run as many as you need. With a direct URI, the gateway is the
+    writer of its logs, so run only one per namespace.
     """
     from ...cluster.declarations.config import parse_address
     from ...gateway.options import GatewayOptions
@@ -375,28 +386,28 @@ def gateway(settings: Settings, **option_values: Any) -> None:
 
 
 def _check_access(option_values: dict[str, Any], listen: str, address: tuple[str, int]) -> None:
-    """Refuse a gateway that other machines or users reach with rights that are not theirs."""
+    """Refuse a gateway that gives other machines or users the rights of this process."""
     from ...gateway.request_guard import is_listen_allowed
     from ...runtime.machine import CREDENTIALS_VARIABLE
     from ...runtime.net.local_secret import is_loopback
 
     if not is_listen_allowed(address[0], option_values["hosts"]):
         raise click.UsageError(
-            f"--listen {listen}: other machines can reach it. Give the host name, --allow-host NAME"
+            f"--listen {listen}: other machines can reach it. Specify its host name with --allow-host NAME"
         )
     if not (is_loopback(address[0]) or option_values["tls"] or option_values["insecure"]):
         raise click.UsageError(
-            f"--listen {listen}: other machines can reach it without encryption. Give --tls DIR, or"
+            f"--listen {listen}: other machines can reach it without encryption. Use --tls DIR, or"
             " --insecure behind a TLS proxy"
         )
     credentials = os.environ.get(CREDENTIALS_VARIABLE, "")
     if option_values["users"] and not credentials:
         raise click.UsageError(
-            "--users wants to know the cluster: --credentials file:DIR, a directory with its ca.pem"
+            "--users requires the CA of the cluster: use --credentials file:DIR, a directory with its ca.pem"
         )
     if credentials and not option_values["users"] and option_values["token_file"] is None:
         raise click.UsageError(
-            "every client would use the rights of --credentials. Give --users (per-user rights) or"
+            "every client would use the rights of --credentials. Use --users (per-user rights) or"
             " --token-file (shared token)"
         )
 
@@ -407,13 +418,13 @@ def _read_token_file(file: Path | None) -> str:
     token = read_text(file).strip()
     if len(token) < TOKEN_CHARS_MIN or not token.isascii() or not token.isprintable():
         raise click.UsageError(
-            f"{file} holds no token: {TOKEN_CHARS_MIN} characters of ASCII or more, in one line"
+            f"{file} has no valid token: a token is one line of at least {TOKEN_CHARS_MIN} ASCII characters"
         )
     return token
 
 
 def _merge_file(option_values: dict[str, Any], part: str) -> dict[str, Any]:
-    """Flags and environment over the file's table ``[part]``; what else it sets goes to ``settings``."""
+    """Merge the file's table ``[part]`` into the flags, which have precedence; options into ``settings``."""
     if option_values["file"] is None:
         return option_values
     from .node_settings import flags_of, read_file
@@ -439,7 +450,7 @@ def _required(option_values: dict[str, Any], key: str, flag: str) -> Any:
 def _serve_node(settings: Settings, option_values: dict[str, Any], config: Any) -> None:
     from ...runtime.machine import require_linux
 
-    require_linux("dlog serve")  # before what can only be imported there
+    require_linux("dlog serve")  # before imports that work only on Linux
     from ...cluster.declarations.config import parse_address
     from ...cluster.declarations.options import to_json
     from ...cluster.local.node_child import run_node
@@ -474,7 +485,7 @@ def _run_server(
     *,
     ends_with_stdin: bool,
 ) -> None:
-    """Serve until told to end, with one ready line on stdout and the log on stderr."""
+    """Serve until a signal ends it, with one ready line on stdout and the log on stderr."""
     import trio
 
     from ...cluster.process.json_logs import log_to_stderr
@@ -482,7 +493,7 @@ def _run_server(
     from .systemd_notify import notify_systemd
 
     if not __debug__:
-        raise click.UsageError("the asserts of a server stay on: do not run it with python -O")
+        raise click.UsageError("servers require asserts: do not run them with python -O")
     levels: Sequence[int] = (logging.INFO, logging.DEBUG)
     log_to_stderr(name, logging.WARNING if settings.quiet else levels[min(settings.verbose, 1)])
 
@@ -494,7 +505,7 @@ def _run_server(
 
 
 def _check_listen_access(option_values: dict[str, Any], config: Any) -> None:
-    """Where other machines reach a node, it asks who they are, or was told not to. Raises a usage error."""
+    """Require --tls or --insecure if other machines can reach the node. Raises a usage error otherwise."""
     from ...cluster.declarations.config import format_address
     from ...runtime.net.local_secret import is_loopback
 
@@ -504,6 +515,6 @@ def _check_listen_access(option_values: dict[str, Any], config: Any) -> None:
     for address in listen_addresses or [config.voters[config.name]]:
         if not is_loopback(address[0]):
             raise click.UsageError(
-                f"other machines may reach {format_address(address)}, and nobody asks who they are: give"
-                ' --tls DIR ("dlog pki issue" makes one), or --insecure: all who reach it may do everything'
+                f"{format_address(address)}: other machines can reach it without authentication. Use"
+                ' --tls DIR ("dlog pki issue" creates it), or --insecure: every client then has all rights'
             )

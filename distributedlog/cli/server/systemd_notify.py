@@ -1,4 +1,4 @@
-"""What a service manager is told: the protocol of systemd's ``Type=notify``."""
+"""Notify the service manager: the protocol of systemd's ``Type=notify``."""
 
 import os
 import socket
@@ -6,14 +6,14 @@ from contextlib import suppress
 
 
 def notify_systemd(state: str) -> None:
-    """Send ``READY=1`` or the like to whom ``NOTIFY_SOCKET`` names; nothing where nobody asked."""
+    """Send a state such as ``READY=1`` to the socket of ``NOTIFY_SOCKET``, if it is set."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
-    if address.startswith("@"):  # no file, but a name in the kernel's own space
+    if address.startswith("@"):  # an abstract socket, which is not a file
         address = "\0" + address[1:]
     with (
-        suppress(OSError),  # a manager that has gone is no reason to end
+        suppress(OSError),  # a service manager that has ended must not end the node
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify_socket,
     ):
         notify_socket.connect(address)
