@@ -65,7 +65,7 @@ def test_a_gateways_certificate_says_where_it_is_reached_also_when_it_is_renewed
     assert made("127.0.0.1", "localhost") == []
     assert made("logs.example.org")
     assert Tls(at).identity is not None
-    with pytest.raises(InvalidRequest, match="no name of a host"):
+    with pytest.raises(InvalidRequest, match="neither a host name"):
         made("no name")
 
 
@@ -78,7 +78,7 @@ def test_a_new_key_of_the_authority_is_trusted_by_all_before_it_signs_for_one(
     roll_authority(tmp_path / "authority")
 
     assert {line.partition(" ")[2] for line in said(tmp_path)} == {
-        f"trusts what {tmp_path}/authority trusts"
+        f"trusts the authorities of {tmp_path}/authority"
     }
     assert said(tmp_path) == []
     assert show(tmp_path / "tls" / "m1").serial == before
@@ -162,7 +162,7 @@ def test_an_authority_signs_with_its_own_key_alone(tmp_path: Path) -> None:
     make_authority(tmp_path / "other", "test")
     shutil.copy(tmp_path / "other" / "ca.key", tmp_path / "authority" / "ca.key")
 
-    with pytest.raises(InvalidRequest, match="roll-ca once more"):
+    with pytest.raises(InvalidRequest, match="roll-ca again"):
         issue(tmp_path / "authority", "user/eve", tmp_path / "eve")
     roll_authority(tmp_path / "authority")
     assert len(said(tmp_path)) == 2

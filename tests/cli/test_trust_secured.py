@@ -139,7 +139,7 @@ def test_secrets_are_drawn_anew_and_what_two_rotations_leave_behind_is_void(it: 
     text = it.dlog("trust", "rotate").stdout.decode()
     number = before["generation"] + 1
     assert (
-        text == f"generation {number}; what was made with {number - 1} counts until the next one\n"
+        text == f"generation {number}; generation {number - 1} is valid until the next rotation\n"
     )
     assert by(it, old / "token", "log", "read", "orders/a").stdout == b"one\n", "of another secret"
 

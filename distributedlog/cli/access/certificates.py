@@ -1,9 +1,9 @@
-"""The certificates of a cluster: an authority of its own, and a directory a node or user (`dlog pki`).
+"""Create a certificate authority for a cluster, and a directory per node or user (`dlog pki`).
 
-Each directory holds ``cert.pem``, ``key.pem`` (for its owner alone) and ``ca.pem``;
-`distributedlog/runtime/net/tls.py` uses them. A certificate says who holds it by one URI,
-``dlog://DOMAIN/KIND/NAME``. Needs the library `cryptography`, which nothing else here does (the extra
-``pki``): nodes and clients need none.
+Each directory has ``cert.pem``, ``key.pem`` (readable by its owner only) and ``ca.pem``, which
+`distributedlog/runtime/net/tls.py` uses. A certificate identifies its owner by one URI,
+``dlog://DOMAIN/KIND/NAME``. This module requires the library `cryptography` (the extra ``pki``). Nodes and
+clients do not require it.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ CA_DAYS = 3650
 DAYS = 365
 _LIST_ENDS = b"-----END X509 CRL-----"
 CLOCK_TOLERANCE = datetime.timedelta(minutes=5)
-"""A certificate begins so long before it is made: clocks differ."""
+"""A certificate is valid from this long before its creation, because clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class CertificateReport:
-    """What `dlog pki show` says of a directory."""
+    """The content of a directory, as `dlog pki show` prints it."""
 
     principal: str
     """Empty for an authority."""
@@ -44,13 +44,17 @@ class CertificateReport:
 
 
 def make_authority(directory: Path, domain: str, *, days: int = CA_DAYS) -> None:
-    """A new authority: ``ca.pem`` and ``ca.key``. Raises `InvalidRequest` where one is there already."""
+    """Create an authority: ``ca.pem`` and ``ca.key``.
+
+    Raises:
+        InvalidRequest: The domain is invalid, or the directory already has an authority.
+    """
     if not is_name(domain, 64):
         raise InvalidRequest(
-            f"a domain is made of letters, digits, . _ and -, at most 64: {domain!r}"
+            f"invalid domain {domain!r}: use at most 64 letters, digits, . _ and -"
         )
     if (directory / CA_KEY_FILE).exists() or (directory / CA_FILE).exists():
-        raise InvalidRequest(f"{directory} holds an authority already: nothing was changed")
+        raise InvalidRequest(f"{directory} already has an authority: nothing was changed")
     certificate, key = _self_signed(domain, days)
     _write(directory, CA_KEY_FILE, _key_text(key), secret=True)
     _write(directory, CA_FILE, _pem(certificate))
@@ -59,20 +63,32 @@ def make_authority(directory: Path, domain: str, *, days: int = CA_DAYS) -> None
 def issue(
     authority: Path, principal: str, out: Path, *, days: int = DAYS, hosts: Sequence[str] = ()
 ) -> None:
-    """A directory for ``principal`` (``bookie/b4``), signed by that authority; replaces what is there.
+    """Create a directory for a principal such as ``bookie/b4``, signed by an authority.
 
-    ``hosts``: names and addresses at which it is reached by HTTPS, too (a gateway). Raises `InvalidRequest`.
+    Existing files of the directory are replaced.
+
+    Args:
+        authority: The directory of the authority.
+        principal: KIND/NAME.
+        out: The directory to write.
+        days: Validity in days. It cannot exceed that of the authority.
+        hosts: Names and addresses under which the principal, a gateway, is reached by HTTPS.
+
+    Raises:
+        InvalidRequest: The principal or a host is invalid, or the authority ends too soon.
     """
     kind, _, name = principal.partition("/")
     if kind not in KINDS or not is_name(name) or principal == LOCAL:
         raise InvalidRequest(
-            f"{principal!r} is nobody: wanted is {' or '.join(f'{kind_name}/NAME' for kind_name in KINDS)}"
+            f"invalid principal {principal!r}: use {' or '.join(f'{kind_name}/NAME' for kind_name in KINDS)}"
         )
     x509, ec = _import_library()
     ca, ca_key = _authority(authority)
     domain = _domain(ca)
     if days > (days_left := (ca.not_valid_after_utc - _now()).days):
-        raise InvalidRequest(f"the authority itself ends in {days_left} days: dlog pki roll-ca")
+        raise InvalidRequest(
+            f"the authority ends in {days_left} days. Renew it with dlog pki roll-ca"
+        )
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, principal)])
     uses = [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -98,35 +114,46 @@ def issue(
 def issue_if_own(
     authority: Path, principal: str, out: Path, *, days: int = DAYS, hosts: Sequence[str] = ()
 ) -> None:
-    """The same, where nothing is there, or what is ``principal``'s own: another one's key would be gone."""
+    """As `issue`, but never replace the directory of another principal, whose key would be lost."""
     if _is_complete(out) and (other_principal := show(out).principal) != principal:
         raise InvalidRequest(
-            f"{out} is {other_principal}'s, nothing was changed: name another --out, or delete that first"
+            f"{out} belongs to {other_principal}: nothing was changed. Use another --out, or delete it first"
         )
     issue(authority, principal, out, days=days, hosts=hosts)
 
 
 def renew(authority: Path, directory: Path, *, days: int = DAYS) -> str:
-    """A new key and certificate for whom the directory is; who that is. Raises `InvalidRequest`."""
+    """Replace key and certificate of a directory.
+
+    Returns:
+        The principal of the directory.
+
+    Raises:
+        InvalidRequest: The directory or the authority is invalid.
+    """
     principal = show(directory).principal
     issue(authority, principal, directory, days=days, hosts=_hosts_in_certificate(directory))
     return principal
 
 
 def trust(authority: Path, directory: Path) -> None:
-    """Have a directory trust what the authority's ``ca.pem`` names, and not what its ``crl.pem`` does.
+    """Copy the trusted authorities (``ca.pem``) and revocations (``crl.pem``) of an authority to a directory.
 
-    Raises `InvalidRequest`.
+    Raises:
+        InvalidRequest: The directory or the authority is invalid.
     """
     _read(directory / CA_FILE)
     _copy_trust(authority, directory)
 
 
 def revoke(authority: Path, serials: Sequence[str]) -> None:
-    """Put certificates on the list of those that are taken no more, ``crl.pem``. Raises `InvalidRequest`.
+    """Add certificates to the revocation list ``crl.pem`` of an authority.
 
-    It is good as long as the authority: one that ended would have every node refuse everybody. Each authority
-    that is trusted has a list of its own, for OpenSSL wants one of each; that of one before stays as it is.
+    The list is valid as long as the authority, because nodes with an expired list would refuse every client.
+    OpenSSL requires one list per trusted authority. The list of a previous authority is kept unchanged.
+
+    Raises:
+        InvalidRequest: A serial number or the authority is invalid.
     """
     x509, _ = _import_library()
     ca, key = _authority(authority)
@@ -156,7 +183,10 @@ def revoke(authority: Path, serials: Sequence[str]) -> None:
 
 
 def roll_authority(directory: Path) -> None:
-    """A new key for the authority; ``ca.pem`` names the new one and those of before that have not ended."""
+    """Replace the key of an authority.
+
+    ``ca.pem`` then contains the new certificate and the previous ones that have not expired.
+    """
     old_certificates = _read(directory / CA_FILE)
     domain = _domain(old_certificates[0])
     certificate, key = _self_signed(domain, CA_DAYS)
@@ -168,7 +198,7 @@ def roll_authority(directory: Path) -> None:
     _write(directory, CA_KEY_FILE, _key_text(key), secret=True)
     _write(directory, CA_FILE, b"".join([_pem(certificate), *still_valid]))
     if (directory / REVOKED_FILE).exists():
-        revoke(directory, ())  # the new one needs a list, too
+        revoke(directory, ())  # the new authority also needs a list
 
 
 def ensure(
@@ -180,12 +210,26 @@ def ensure(
     days: int = DAYS,
     hosts: Mapping[str, Sequence[str]] = {},
 ) -> list[str]:
-    """The authority and a directory each, made or renewed where needed; a line each on what was done.
+    """Create or renew an authority and a directory per principal, as needed.
 
-    ``hosts``: see `issue`, by principal.
+    A directory is renewed if its certificate has less than a third of its time left, or if its hosts changed.
+    If the authority has a new key, the directory trusts both keys and is renewed when due. If the authority
+    was replaced by another one, the directory is renewed at once, because no node would accept its
+    certificate.
 
-    Where the authority was given a new key, a directory trusts both, and is renewed when it is time; where it
-    was lost, and another one made, it is renewed at once, for nobody would take it. Raises `InvalidRequest`.
+    Args:
+        authority: The directory of the authority.
+        domain: The domain of the cluster.
+        principals: KIND/NAME, each.
+        out: The parent of the directories.
+        days: Validity in days.
+        hosts: As for `issue`, by principal.
+
+    Returns:
+        One line per change.
+
+    Raises:
+        InvalidRequest: An argument or a directory is invalid.
     """
     report_lines = []
     directories = [out / principal.partition("/")[2] for principal in principals]
@@ -193,13 +237,13 @@ def ensure(
         first_principal = principals[directories.index(principal_directory)]
         if first_principal != principal:
             raise InvalidRequest(
-                f"{principal} and {first_principal} would have one directory, {principal_directory}: "
-                "give one another name"
+                f"{principal} and {first_principal} would use the same directory, {principal_directory}: "
+                "rename one of them"
             )
     if not (authority / CA_FILE).exists() and not any(
         (principal_directory / CERTIFICATE_FILE).exists() for principal_directory in directories
     ):
-        # One that was being made when that was ended: it has signed nothing.
+        # The creation of this authority was interrupted. It has signed nothing.
         (authority / CA_KEY_FILE).unlink(missing_ok=True)
     if not (authority / CA_KEY_FILE).exists():
         make_authority(authority, domain)
@@ -214,7 +258,7 @@ def ensure(
             if is_fresh and _is_signed(authority, directory):
                 if not _is_trust_equal(authority, directory):
                     trust(authority, directory)
-                    report_lines.append(f"{directory}: trusts what {authority} trusts")
+                    report_lines.append(f"{directory}: trusts the authorities of {authority}")
                 continue
         issue(authority, principal, directory, days=days, hosts=hosts.get(principal, ()))
         report_lines.append(f"{directory}: {principal}, for {days} days")
@@ -222,7 +266,7 @@ def ensure(
 
 
 def show(directory: Path) -> CertificateReport:
-    """What a directory, or an authority's, holds. Raises `InvalidRequest`."""
+    """Describe the certificate of a directory or of an authority. Raises `InvalidRequest`."""
     ca = _read(directory / CA_FILE)[0]
     if not (directory / CERTIFICATE_FILE).exists():
         return CertificateReport(
@@ -243,7 +287,7 @@ def show(directory: Path) -> CertificateReport:
 
 
 def _is_complete(directory: Path) -> bool:
-    """Are all its files there, and is the key that of the certificate? Else making it was ended half way."""
+    """Whether all files exist and the key belongs to the certificate. Otherwise creation was interrupted."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
@@ -255,18 +299,18 @@ def _is_complete(directory: Path) -> bool:
 
 
 def _alternative_name(name: str) -> Any:
-    """As a certificate has it. Raises `InvalidRequest`."""
+    """Return the form of a host name or address in a certificate. Raises `InvalidRequest`."""
     x509, _ = _import_library()
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         if not is_name(name, 253):
-            raise InvalidRequest(f"{name!r:.80} is no name of a host, nor an address") from None
+            raise InvalidRequest(f"{name!r:.80} is neither a host name nor an address") from None
         return x509.DNSName(name)
 
 
 def _hosts_in_certificate(directory: Path) -> list[str]:
-    """Those in a directory's certificate."""
+    """Return the hosts in the certificate of a directory."""
     x509, _ = _import_library()
     certificate = _read(directory / CERTIFICATE_FILE)[0]
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -275,7 +319,7 @@ def _hosts_in_certificate(directory: Path) -> list[str]:
 
 
 def _is_signed(authority: Path, directory: Path) -> bool:
-    """Is its certificate one of the authorities' that are trusted?"""
+    """Whether a trusted authority has signed the certificate of the directory."""
     from cryptography.exceptions import InvalidSignature
 
     certificate = _read(directory / CERTIFICATE_FILE)[0]
@@ -287,7 +331,7 @@ def _is_signed(authority: Path, directory: Path) -> bool:
 
 
 def _is_trust_equal(authority: Path, directory: Path) -> bool:
-    """Does it trust whom the authority does, and not whom that does not?"""
+    """Whether a directory has the same trusted authorities and revocations as the authority."""
     files = [either / REVOKED_FILE for either in (authority, directory)]
     lists = [file.read_bytes() if file.exists() else b"" for file in files]
     own_authorities, trusted = (set(_read(either / CA_FILE)) for either in (directory, authority))
@@ -296,7 +340,7 @@ def _is_trust_equal(authority: Path, directory: Path) -> bool:
 
 def _copy_trust(authority: Path, directory: Path) -> None:
     lists = _revocation_lists(authority)
-    if lists:  # first: a list of an authority that is not known yet harms nobody
+    if lists:  # first, because a list of an authority that is not trusted yet has no effect
         _write(directory, REVOKED_FILE, b"".join(map(_pem, lists)))
     _write(directory, CA_FILE, b"".join(map(_pem, _read(authority / CA_FILE))))
 
@@ -312,11 +356,11 @@ def _revocation_lists(authority: Path) -> "list[x509.CertificateRevocationList]"
     except OSError as error:
         raise InvalidRequest(f"{file}: {error.strerror}") from None
     except ValueError:
-        raise InvalidRequest(f"{file} holds no list of revoked certificates") from None
+        raise InvalidRequest(f"{file} contains no list of revoked certificates") from None
 
 
 def _self_signed(domain: str, days: int) -> tuple[Any, Any]:
-    """A new authority's certificate and key."""
+    """Return certificate and key of a new authority."""
     x509, ec = _import_library()
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, domain)])
@@ -335,7 +379,7 @@ def _import_library() -> tuple[Any, Any]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         raise InvalidRequest(
-            "making certificates needs the library cryptography: pip install '.[pki]'"
+            "certificates require the library cryptography: pip install '.[pki]'"
         ) from None
     return x509, ec
 
@@ -349,11 +393,11 @@ def _authority(directory: Path) -> "tuple[x509.Certificate, ec.EllipticCurvePriv
     except OSError as error:
         raise InvalidRequest(f"{directory / CA_KEY_FILE}: {error.strerror}") from None
     except (ValueError, TypeError):
-        raise InvalidRequest(f"{directory / CA_KEY_FILE} is no private key") from None
-    if key.public_key() != ca.public_key():  # what it signs nobody would take
+        raise InvalidRequest(f"{directory / CA_KEY_FILE} is not a private key") from None
+    if key.public_key() != ca.public_key():  # no node would accept its signatures
         raise InvalidRequest(
-            f"{directory / CA_KEY_FILE} is not the key of {CA_FILE} there: say dlog pki roll-ca once more,"
-            " or put the right one there"
+            f"{directory / CA_KEY_FILE} is not the key of {CA_FILE} there. Run dlog pki roll-ca again,"
+            " or restore the matching key"
         )
     return ca, key  # type: ignore[return-value]
 
@@ -365,7 +409,7 @@ def _read(file: Path) -> "list[x509.Certificate]":
     except OSError as error:
         raise InvalidRequest(f"{file}: {error.strerror}") from None
     except ValueError:
-        raise InvalidRequest(f"{file} holds no certificate") from None
+        raise InvalidRequest(f"{file} contains no certificate") from None
 
 
 def _domain(ca: "x509.Certificate") -> str:
@@ -428,7 +472,7 @@ def _key_text(key: Any) -> bytes:
 
 
 def _write(directory: Path, name: str, content: bytes, *, secret: bool = False) -> None:
-    """Write a file of a directory, which is made if it does not exist. Raises `InvalidRequest`."""
+    """Write a file of a directory, which is created if necessary. Raises `InvalidRequest`."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`dlog grant`: who may do what with which logs."""
+"""`dlog grant`: manage the grants of users on logs."""
 
 import click
 
@@ -12,22 +12,23 @@ from .trust import change_rights, load_users_and_grants, query_metadata
 @click.group(
     cls=Group,
     examples="""
-    dlog grant add etl writer orders/         on all logs of a directory of the URI's namespace
-    dlog grant add etl reader orders          on one log
-    dlog grant add ann owner /                on the whole namespace
-    dlog grant add ops operator               on the cluster
+    dlog grant add etl writer orders/         grant on all logs of a directory
+    dlog grant add etl reader orders          grant on one log
+    dlog grant add ann owner /                grant on the whole namespace of the URI
+    dlog grant add ops operator               grant on the cluster
     dlog grant check etl orders/eu
     """,
 )
 def command() -> None:
-    """Say who may do what with which logs of the URI's namespace, or on the cluster.
+    """Manage the grants of users on logs of the URI's namespace, or on the cluster.
 
     \b
-    reader    read                      operator  run the cluster, read no record
-    writer    read, write               admin     say who may do what, and run it
-    owner     and create, delete, cut   producer, consumer  through proxies alone
+    reader    read                     operator  run the cluster, read no records
+    writer    read, write              admin     run the cluster, change grants
+    owner     read, write, create,     producer  write through proxies only
+              delete, truncate         consumer  read through proxies only
 
-    A PATH is a log's name, a directory that ends in a slash, or a slash alone: all of the namespace.
+    PATH is the name of a log, a directory with a final slash, or / for the whole namespace.
     """
 
 
@@ -37,7 +38,10 @@ def command() -> None:
 @click.argument("path", required=False)
 @common
 def add_grant(settings: Settings, name: str, role: str, path: str | None) -> None:
-    """Give a user a role on a path, instead of the one that it may have there."""
+    """Grant a user a role on a path.
+
+    The role replaces the user's present role on this path. The roles operator and admin have no PATH.
+    """
     namespace, log_path = _parse_location(settings, role, path)
     change_rights(
         settings,
@@ -55,12 +59,15 @@ def add_grant(settings: Settings, name: str, role: str, path: str | None) -> Non
 @click.argument("path", required=False)
 @common
 def revoke_grant(settings: Settings, name: str, path: str | None) -> None:
-    """Take away what a user has on exactly this path; without one, its role on the cluster."""
+    """Revoke the role of a user on exactly this path.
+
+    Without PATH, the command revokes the role on the cluster.
+    """
     role = "admin" if path is None else "reader"
     namespace, log_path = _parse_location(settings, role, path)
     change_rights(
         settings,
-        f"{name}: nothing on {_location_text(namespace, log_path)} any more",
+        f"{name}: no role on {_location_text(namespace, log_path)}",
         "revoke",
         name,
         namespace,
@@ -71,10 +78,13 @@ def revoke_grant(settings: Settings, name: str, path: str | None) -> None:
 @command.command(
     name="list", cls=CliCommand, examples="dlog grant list\ndlog grant list --user etl"
 )
-@click.option("--user", "name", default="", help="Of that user alone.")
+@click.option("--user", "name", default="", help="Only grants of this user.")
 @common
 def list_grants(settings: Settings, name: str) -> None:
-    """All grants, of all namespaces; with --json one object a line."""
+    """List the grants of all namespaces.
+
+    With --json, the command prints one object per line.
+    """
     _, grants = query_metadata(settings, "the grants", load_users_and_grants)
     columns = ("user", "role", "namespace", "path")
     rows = [
@@ -90,7 +100,10 @@ def list_grants(settings: Settings, name: str) -> None:
 @click.argument("log")
 @common
 def check(settings: Settings, name: str, log: str) -> None:
-    """What a user may do with a log, there or not, and by which grants (exit code 6: nothing)."""
+    """Show the rights of a user on a log, and the grants that give them.
+
+    The log need not exist. The exit code is 6 if the user has no rights.
+    """
     from ...metadata.model.rights import describe_rights
     from ...runtime.protocol.tokens import covers
     from ...uri import parse_uri
@@ -123,7 +136,7 @@ def check(settings: Settings, name: str, log: str) -> None:
     elif user_record.disabled:
         print(f"{name} is disabled")
     else:
-        print(f"{name}: {describe_rights(rights).replace(' or ', ', ') if rights else 'nothing'}")
+        print(f"{name}: {describe_rights(rights).replace(' or ', ', ') if rights else 'no rights'}")
         for role, path in user_grants:
             print(f"  {role} on {namespace}/{path}")
     if not rights:
@@ -135,19 +148,19 @@ def _location_text(namespace: str, path: str) -> str:
 
 
 def _parse_location(settings: Settings, role: str, path: str | None) -> tuple[str, str]:
-    """Namespace and path of a grant."""
+    """Return namespace and path of a grant."""
     from ...uri import parse_uri
 
     if role in CLUSTER_ROLES and path is None:
         return "", ""
     if role in CLUSTER_ROLES or path is None:
         raise click.UsageError(
-            f"{role} is given on the cluster, without a path"
+            f"the role {role} is granted on the cluster, without a path"
             if role in CLUSTER_ROLES
-            else f"{role} is given on a PATH: a log, a directory/, or / for the whole namespace"
+            else f"the role {role} requires a PATH: a log, a directory/, or / for the whole namespace"
         )
     if not path:  # an unset variable of a script must not mean the whole namespace
         raise click.UsageError(
-            "PATH is empty: give a log, a directory/, or / for the whole namespace"
+            "PATH is empty: specify a log, a directory/, or / for the whole namespace"
         )
     return parse_uri(settings.where()).path, "" if path == "/" else path

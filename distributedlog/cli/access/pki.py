@@ -1,4 +1,4 @@
-"""`dlog pki`: an authority for one cluster, and the certificates of its nodes and users."""
+"""`dlog pki`: a certificate authority for one cluster, and the certificates of its nodes and users."""
 
 import datetime
 from pathlib import Path
@@ -15,42 +15,48 @@ AUTHORITY = click.option(
     type=DIRECTORY,
     default=Path("pki"),
     show_default=True,
-    help="The authority's directory: whoever reads its ca.key can be anybody in the cluster.",
+    help="Directory of the authority. Its ca.key allows creating any identity: keep it secret.",
 )
 FOR_DAYS = click.option(
     "--days",
     type=click.IntRange(1, 3650),
     default=365,
     show_default=True,
-    help="How long it is good.",
+    help="Validity in days.",
 )
 
 
 @click.group(
     cls=Group,
     examples="""
-    dlog pki init --domain prod                         an authority in ./pki
-    dlog pki issue metadata/m1 --out m1.tls             for a node: dlog serve metadata --name m1 --tls m1.tls
-    dlog pki issue user/etl --out etl.tls               for a user: dlog --credentials file:etl.tls status
+    dlog pki init --domain prod                         create an authority in ./pki
+    dlog pki issue metadata/m1 --out m1.tls             for dlog serve metadata --name m1 --tls m1.tls
+    dlog pki issue user/etl --out etl.tls               for dlog --credentials file:etl.tls status
     dlog pki renew m1.tls
     dlog pki show m1.tls
     """,
 )
 def command() -> None:
-    """Make the certificates that nodes and users show each other. Needs the extra "pki"."""
+    """Issue the certificates by which nodes and users authenticate each other.
+
+    The commands require the extra "pki".
+    """
 
 
 @command.command(cls=CliCommand, examples="dlog pki init --domain prod --authority pki")
-@click.option("--domain", required=True, help="The cluster's name among certificates.")
+@click.option("--domain", required=True, help="Name of the cluster in certificates.")
 @AUTHORITY
 @without_cluster()
 def init(settings: Settings, domain: str, authority: Path) -> None:
-    """Make an authority: ca.pem, and ca.key, which belongs on no machine that runs a node."""
+    """Create a certificate authority.
+
+    The command writes ca.pem and ca.key. Do not store ca.key on a machine that runs a node.
+    """
     from .certificates import make_authority
 
     make_authority(authority, domain)
     settings.note(
-        f"{authority}: the authority of {domain}; keep {authority / 'ca.key'} away from nodes"
+        f"{authority}: created the authority of {domain}. Keep {authority / 'ca.key'} away from nodes"
     )
 
 
@@ -63,7 +69,7 @@ def init(settings: Settings, domain: str, authority: Path) -> None:
 )
 @click.argument("principal", metavar="KIND/NAME")
 @click.option(
-    "--out", type=DIRECTORY, required=True, help="Its directory, made where there is none."
+    "--out", type=DIRECTORY, required=True, help="Directory to write; created if necessary."
 )
 @AUTHORITY
 @FOR_DAYS
@@ -72,7 +78,7 @@ def init(settings: Settings, domain: str, authority: Path) -> None:
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="Repeatable: a name or an address at which a gateway is reached by HTTPS.",
+    help="Host name or address of a gateway for HTTPS. Repeatable.",
 )
 @without_cluster()
 def issue(
@@ -83,7 +89,10 @@ def issue(
     days: int,
     hosts: tuple[str, ...],
 ) -> None:
-    """Make a directory of cert.pem, key.pem, ca.pem. KIND: metadata, bookie, proxy or user."""
+    """Create a directory with cert.pem, key.pem and ca.pem for a node or user.
+
+    KIND is metadata, bookie, proxy or user.
+    """
     from .certificates import issue_if_own
 
     issue_if_own(authority, principal, out, days=days, hosts=hosts)
@@ -94,25 +103,32 @@ def issue(
     cls=CliCommand,
     examples="""
     dlog pki renew m1.tls b4.tls
-    dlog pki renew --trust-only m1.tls          first at all nodes, after dlog pki roll-ca
+    dlog pki renew --trust-only m1.tls          for all nodes first, after dlog pki roll-ca
     """,
 )
 @click.argument("directories", nargs=-1, required=True, metavar="DIR…", type=DIRECTORY)
-@click.option("--trust-only", is_flag=True, help="Only the authorities that it trusts: ca.pem.")
+@click.option(
+    "--trust-only",
+    is_flag=True,
+    help="Update only the trusted authorities (ca.pem) and revocations.",
+)
 @AUTHORITY
 @FOR_DAYS
 @without_cluster()
 def renew(
     settings: Settings, directories: tuple[Path, ...], trust_only: bool, authority: Path, days: int
 ) -> None:
-    """Give directories new keys and certificates. Nodes and clients that run use them from then on."""
+    """Replace the keys and certificates of directories.
+
+    Running nodes and clients use them automatically.
+    """
     from .certificates import renew as make
     from .certificates import trust
 
     for directory in directories:
         if trust_only:
             trust(authority, directory)
-            settings.note(f"{directory}: trusts what {authority} trusts")
+            settings.note(f"{directory}: trusts the authorities of {authority}")
         else:
             settings.note(f"{directory}: {make(authority, directory, days=days)}, for {days} days")
 
@@ -120,30 +136,33 @@ def renew(
 @command.command(
     cls=CliCommand,
     examples="""
-    dlog pki revoke laptop.tls                  then dlog pki renew --trust-only for all nodes
+    dlog pki revoke laptop.tls                  then run dlog pki renew --trust-only for all nodes
     dlog pki revoke --serial 3f9a…
     """,
 )
 @click.argument("directories", nargs=-1, metavar="[DIR…]", type=DIRECTORY)
-@click.option("--serial", "serials", multiple=True, help="Of a certificate that is not at hand.")
+@click.option(
+    "--serial", "serials", multiple=True, help="Serial number of a certificate. Repeatable."
+)
 @AUTHORITY
 @without_cluster()
 def revoke(
     settings: Settings, directories: tuple[Path, ...], serials: tuple[str, ...], authority: Path
 ) -> None:
-    """Have certificates refused: lost laptops, stolen nodes. The list is the authority's crl.pem.
+    """Revoke certificates, for example of a lost laptop or a stolen node.
 
-    Nodes know of it when "dlog pki renew --trust-only" has put it into their directories.
+    The command adds them to crl.pem of the authority. Nodes apply it after "dlog pki renew --trust-only" has
+    copied it to their directories.
     """
     from .certificates import revoke as make
     from .certificates import show as look
 
     revoked_serials = [*serials, *(look(directory).serial for directory in directories)]
     if not revoked_serials:
-        raise click.UsageError("name a directory, or --serial")
+        raise click.UsageError("no certificate specified. Use a directory or --serial")
     make(authority, revoked_serials)
     settings.note(
-        f"{authority}: refuses {', '.join(revoked_serials)}; now dlog pki renew --trust-only DIR… for all"
+        f"{authority}: revoked {', '.join(revoked_serials)}. Next, for all nodes: dlog pki renew --trust-only"
     )
 
 
@@ -151,21 +170,24 @@ def revoke(
 @AUTHORITY
 @without_cluster()
 def roll_ca(settings: Settings, authority: Path) -> None:
-    """Replace the authority's key: both are trusted until the old one's certificate has ended.
+    """Replace the key of the authority.
 
-    After it "dlog pki renew --trust-only" for every directory; when all nodes have that, "dlog pki renew".
+    Nodes trust both keys until the old certificate expires. Afterwards, run "dlog pki renew --trust-only" for
+    every directory. When all nodes have it, run "dlog pki renew".
     """
     from .certificates import roll_authority
 
     roll_authority(authority)
-    settings.note(f"{authority}: has a new key; now dlog pki renew --trust-only DIR… for all")
+    settings.note(
+        f"{authority}: new key created. Next, for all nodes: dlog pki renew --trust-only DIR…"
+    )
 
 
 @command.command(cls=CliCommand, examples="dlog pki show m1.tls --json")
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
 @without_cluster()
 def show(settings: Settings, directory: Path) -> None:
-    """Whose directory it is, and until when it is good."""
+    """Show the principal and the validity of a certificate directory."""
     from .certificates import show as look
 
     report = look(directory)
@@ -190,16 +212,19 @@ def show(settings: Settings, directory: Path) -> None:
     examples="dlog pki ensure --domain compose --out /pki/nodes bookie/bookie1 user/admin",
 )
 @click.argument("principals", nargs=-1, required=True, metavar="KIND/NAME…")
-@click.option("--domain", required=True, help="The cluster's name among certificates.")
+@click.option("--domain", required=True, help="Name of the cluster in certificates.")
 @click.option(
-    "--out", type=DIRECTORY, required=True, help="A directory of theirs is made in it, by name."
+    "--out",
+    type=DIRECTORY,
+    required=True,
+    help="Parent of the directories, which are named by NAME.",
 )
 @click.option(
     "--host",
     "hosts",
     multiple=True,
     metavar="KIND/NAME=HOST,…",
-    help="Repeatable: names and addresses at which that one, a gateway, is reached by HTTPS.",
+    help="Host names and addresses of a gateway for HTTPS. Repeatable.",
 )
 @AUTHORITY
 @FOR_DAYS
@@ -213,7 +238,10 @@ def ensure(
     days: int,
     hosts: tuple[str, ...],
 ) -> None:
-    """Make what is missing of all that, and renew what has less than a third of its time left."""
+    """Create missing certificates, and renew those with less than a third of their time left.
+
+    The command also creates the authority if it does not exist.
+    """
     from .certificates import ensure as make
 
     hosts_of_principal = {
@@ -222,7 +250,7 @@ def ensure(
     }
     if unknown_principals := sorted(set(hosts_of_principal) - set(principals)):
         raise click.UsageError(
-            f"--host {unknown_principals[0]}=…: nobody of that name is to be made"
+            f"--host {unknown_principals[0]}=…: this principal is not among the arguments"
         )
     for line in make(authority, domain, principals, out, days=days, hosts=hosts_of_principal):
         settings.note(line)

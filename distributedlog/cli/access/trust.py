@@ -1,4 +1,4 @@
-"""`dlog trust`: is it judged who may do what, whom would that refuse, who changed it."""
+"""`dlog trust`: manage the authorization mode, quotas and secrets, show denied requests and the audit log."""
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -17,12 +17,12 @@ MODES = {"off": "open", "report": "report", "enforce": "required"}
 """The authorization modes of the command line, with the stored ones."""
 MODE_OF_STORED = {stored: mode for mode, stored in MODES.items()}
 NEARLY_FULL = 0.9
-"""A namespace that has so much of what it may have is told of."""
+"""Share of a quota from which `dlog trust show` reports a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceUsageReport:
-    """What a namespace takes of the metadata, and may take."""
+    """The metadata usage of a namespace, and its quota."""
 
     namespace: str
     keys: int
@@ -34,7 +34,7 @@ class NamespaceUsageReport:
 
     @property
     def fill_ratio(self) -> float:
-        """The greatest of its shares; above 1: what it may have was made less, or it was there before."""
+        """The greatest share of the three quotas. It exceeds 1 if a quota is below the present usage."""
         return max(
             self.keys / max(1, self.keys_max),
             self.bytes / max(1, self.bytes_max),
@@ -46,27 +46,28 @@ class NamespaceUsageReport:
     cls=Group,
     examples="""
     dlog trust show
-    dlog trust require report --admin me      judge, count, and do it all the same
-    dlog trust require enforce                refuse; as an admin
-    dlog trust quota                          what namespaces take of the metadata, and may take
-    dlog trust rotate                         new secrets for what opens ledgers
-    dlog trust audit                          who changed it
-    dlog trust rescue /var/lib/dlog/m --admin ann     no admin is left: on a majority of the metadata nodes
+    dlog trust require report --admin me      count the requests that would be refused
+    dlog trust require enforce                refuse them; requires an admin
+    dlog trust quota                          show the metadata usage and quotas of namespaces
+    dlog trust rotate                         replace the secrets that open ledgers
+    dlog trust audit                          list all changes of rights
+    dlog trust rescue /var/lib/dlog/m --admin ann     restore an admin, on a majority of the metadata nodes
     """,
 )
 def command() -> None:
-    """Show and set whether what is asked is judged; see who would be refused, and who changed it.
+    """Manage the authorization mode, quotas and secrets; show the audit log.
 
-    `dlog user` and `dlog grant` say who may do what.
+    To manage users and their rights, use `dlog user` and `dlog grant`.
     """
 
 
 @command.command(cls=CliCommand, examples="dlog trust show\ndlog trust show --json")
 @common
 def show(settings: Settings) -> None:
-    """Show the authorization mode; in mode report also whom `enforce` would refuse, since this leader leads.
+    """Show the authorization mode.
 
-    And whom proxies would, each since it started; one that does not say it is named.
+    In mode "report", the command also lists the requests that "enforce" would refuse, as the metadata leader
+    counted them since its election, and each proxy since its start. It names proxies that do not answer.
     """
     from ...cluster.status.proxy_overview import reported_denials
 
@@ -96,31 +97,36 @@ def show(settings: Settings) -> None:
     for usage in namespace_usages(report):
         if usage.fill_ratio >= NEARLY_FULL:
             print(
-                f"namespace {usage.namespace} has {usage.fill_ratio:.0%} of what it may have: dlog trust "
+                f"namespace {usage.namespace} uses {usage.fill_ratio:.0%} of its quota: dlog trust "
                 "quota"
             )
     for proxy in unanswered_proxies:
-        print_notice(f"not heard: {proxy}")
+        print_notice(f"no answer: {proxy}")
     if report.mode == "report":
         columns = ("principal", "times", "by", "refused")
         rows = [[usage[column] for column in columns] for usage in denials]
-        table(columns, rows, empty="nobody would have been refused")
+        table(columns, rows, empty="no request would have been refused")
 
 
 @command.command(
     cls=CliCommand, examples="dlog trust require report --admin me\ndlog trust require off"
 )
 @click.argument("mode", type=click.Choice(list(MODES)))
-@click.option("--admin", default="", metavar="USER", help="A user who is made an admin with it.")
+@click.option("--admin", default="", metavar="USER", help="User that also becomes an admin.")
 @force_option
 @common
 def require(settings: Settings, mode: str, admin: str, force: bool) -> None:
-    """Set the authorization mode.
+    """Set the authorization mode of the cluster.
 
-    `off` authorizes nothing. `report` authorizes and counts what it would refuse, but refuses nothing.
-    `enforce` refuses. The first `report` names an admin: afterwards only admins change rights. All metadata
-    nodes must be running once then. `enforce` requires an admin who has proved their identity. A change from
-    `enforce` to another mode is asked, or refused without a terminal.
+    \b
+    off      Allow every request.
+    report   Allow every request, and count those that "enforce" would refuse.
+    enforce  Refuse requests without a grant.
+
+    The first change to "report" requires --admin and all metadata nodes. After it, only admins can change
+    rights. Only an authenticated admin can select "enforce". Before you do, check "dlog trust show" for
+    refused requests. A change from "enforce" to another mode asks for confirmation; without a terminal it
+    fails.
     """
     stored = MODES[mode]
     admin_text = f"; {admin} is an admin" if admin else ""
@@ -133,18 +139,20 @@ def require(settings: Settings, mode: str, admin: str, force: bool) -> None:
 @command.command(
     cls=CliCommand,
     examples="""
-    dlog trust quota                             what namespaces have, and may have
+    dlog trust quota                             show the usage and the quotas of namespaces
     dlog trust quota shop --keys 1000000 --mib 512
-    dlog trust quota shop --default              what all others may have
-    dlog trust quota --all --ledgers 200000      what those may have
+    dlog trust quota shop --default              use the default quota again
+    dlog trust quota --all --ledgers 200000      set the default quota
     """,
 )
 @click.argument("namespace", default="")
-@click.option("--keys", type=COUNT, metavar="N", help="Keys of its logs and their ledgers.")
-@click.option("--mib", type=COUNT, metavar="N", help="Of these keys and their values.")
-@click.option("--ledgers", type=COUNT, metavar="N")
-@click.option("--default", "none", is_flag=True, help="It has none of its own any more.")
-@click.option("--all", "of_all", is_flag=True, help="Of all that have none of their own.")
+@click.option("--keys", type=COUNT, metavar="N", help="Maximum number of keys of logs and ledgers.")
+@click.option(
+    "--mib", type=COUNT, metavar="N", help="Maximum size of these keys and values, in MiB."
+)
+@click.option("--ledgers", type=COUNT, metavar="N", help="Maximum number of ledgers.")
+@click.option("--default", "none", is_flag=True, help="Remove the quota of this namespace.")
+@click.option("--all", "of_all", is_flag=True, help="Set the default for all other namespaces.")
 @force_option
 @common
 def quota(
@@ -157,27 +165,25 @@ def quota(
     of_all: bool,
     force: bool,
 ) -> None:
-    """What each namespace takes of the metadata, and its bounds; or set those of one.
+    """Show or set the metadata quotas of namespaces.
 
-    Beyond them nothing new is made there, where rights are required: `OverQuota`. It can still be read,
-    truncated and deleted, and what is open is closed. What is not given stays as it is. A limit of 0, or one
-    that is used up, is asked, or refused without a terminal.
+    In mode "enforce", a namespace that exceeds its quota can create nothing (`OverQuota`). Reading,
+    truncating, deleting and closing still work. Limits that are not given do not change. A limit of 0, or one
+    that is already exceeded, asks for confirmation; without a terminal it fails.
     """
     limits = [keys, None if mib is None else mib * MIB, ledgers]
     is_change = none or any(limit is not None for limit in limits)
     if is_change and none == any(limit is not None for limit in limits):
-        raise click.UsageError("--default takes what was set away: give it alone")
+        raise click.UsageError("--default excludes --keys, --mib and --ledgers")
     if bool(namespace) + of_all > 1 or (is_change and not (namespace or of_all)):
-        raise click.UsageError("say whose: a namespace, or --all")
+        raise click.UsageError("specify either a NAMESPACE or --all")
     if is_change:
         limit_texts = (
             ("", "", "") if none else ("" if limit is None else str(limit) for limit in limits)
         )
-        namespace_text = namespace or "all that have none of their own"
+        namespace_text = namespace or "all namespaces without a quota"
         done_text = (
-            f"{namespace_text}: from now on what is the default"
-            if none
-            else f"the quota of {namespace_text} is set"
+            f"{namespace_text}: default quota" if none else f"the quota of {namespace_text} is set"
         )
         question = f"set the quota of {namespace_text}"
         change_rights(
@@ -202,35 +208,37 @@ def quota(
         ]
         for limit in usages
     ]
-    table(columns, rows, empty="nothing is counted: namespaces are, once rights are judged")
+    table(columns, rows, empty="no usage: it is counted in the modes report and enforce")
     if usages and not report.counted:
-        print("not all of it is counted yet")
+        print("counting is not complete yet")
 
 
 @command.command(
     cls=CliCommand,
     examples="""
-    dlog trust rotate                        until each bookie checks by the new ones
-    dlog trust rotate && dlog trust rotate   what was given before is worth nothing any more
+    dlog trust rotate                        wait until each bookie uses the new secrets
+    dlog trust rotate && dlog trust rotate   invalidate all capabilities that were issued before
     dlog trust rotate --tokens
     """,
 )
-@click.option("--tokens", is_flag=True, help="What tokens are sealed with, instead.")
+@click.option("--tokens", is_flag=True, help="Replace the secrets of tokens instead.")
 @common
 def rotate(settings: Settings, tokens: bool) -> None:
-    """Draw new secrets for what opens ledgers at bookies, or for tokens.
+    """Replace the secrets of ledger capabilities, or of tokens.
 
-    The two newest count: what was made with the ones before these ends. Clients ask again by themselves, and
-    nothing fails. Waits for the bookies that are up, up to --timeout (exit code 6); one that is down asks
-    before it serves. Tokens of before the last rotation but one are taken no more; their open connections
-    stay until the tokens end.
+    The two newest secrets are valid. Capabilities of older secrets end. Clients request new ones
+    automatically, and no request fails. The command waits for all running bookies, up to --timeout (then exit
+    code 6). A bookie that is down fetches the secrets before it serves clients. Tokens from before the second
+    to last rotation are refused; their open connections remain until the tokens expire.
     """
     from ...cluster.auth.key_rotation import rotate_secrets as rotate_ledgers
     from ...uri import parse_uri
     from ..connection.cluster_connection import await_answer, namespace, run
 
     if parse_uri(settings.where()).is_proxied:
-        raise click.UsageError("metadata nodes draw secrets: give their URI, distributedlog://…")
+        raise click.UsageError(
+            "rotation requires a distributedlog:// URI with addresses of metadata nodes"
+        )
     if tokens:
         number = query_metadata(
             settings,
@@ -250,7 +258,7 @@ def rotate(settings: Settings, tokens: bool) -> None:
                         opened.ledgers.pool,
                         timeout_s=settings.timeout_s,
                         on_waiting=lambda waited_for: settings.note(
-                            f"waits for {', '.join(waited_for)}"
+                            f"waiting for {', '.join(waited_for)}"
                         ),
                     ),
                 )
@@ -259,9 +267,9 @@ def rotate(settings: Settings, tokens: bool) -> None:
     if settings.json:
         emit({"generation": number, "behind": bookies_behind})
     elif bookies_behind:
-        print(f"generation {number}; still behind: {', '.join(bookies_behind)}")
+        print(f"generation {number}; not yet updated: {', '.join(bookies_behind)}")
     else:
-        print(f"generation {number}; what was made with {number - 1} counts until the next one")
+        print(f"generation {number}; generation {number - 1} is valid until the next rotation")
     if bookies_behind:
         raise ExitWithCode(NO)
 
@@ -269,7 +277,7 @@ def rotate(settings: Settings, tokens: bool) -> None:
 @command.command(cls=CliCommand, examples="dlog trust audit\ndlog trust audit --json")
 @common
 def audit(settings: Settings) -> None:
-    """Who changed rights, when, from where; the last one last."""
+    """List all changes of rights, oldest first, with time, principal and address."""
     from ...metadata.model.acl_records import AUDIT_PREFIX, AuditLine
     from ...metadata.model.interface import Scan
 
@@ -282,13 +290,13 @@ def audit(settings: Settings) -> None:
         [time_text(line.ms), line.principal, line.address, line.action, line.subject]
         for line in lines
     ]
-    rows_or_table(settings.json, columns, rows, empty="nobody has changed rights yet")
+    rows_or_table(settings.json, columns, rows, empty="no changes of rights")
 
 
 @command.command(
     cls=CliCommand,
     examples="""
-    dlog trust rescue /var/lib/dlog/m --admin ann       there, on a stopped node; then start it
+    dlog trust rescue /var/lib/dlog/m --admin ann       on a stopped node; then start it
     """,
 )
 @click.argument(
@@ -298,15 +306,15 @@ def audit(settings: Settings) -> None:
     metavar="DIR…",
     type=click.Path(file_okay=False, path_type=Path),
 )
-@click.option("--admin", required=True, metavar="USER", help="Who is to be one.")
+@click.option("--admin", required=True, metavar="USER", help="User that becomes an admin.")
 @common
 def rescue(settings: Settings, directories: tuple[Path, ...], admin: str) -> None:
-    """Have an admin made where none is left who could: on the disks of a majority of the metadata nodes.
+    """Restore an admin on a cluster that has none, with access to a majority of the metadata nodes.
 
-    DIR is the data directory (--data) of a metadata node that is stopped. Started again it asks the leader
-    for USER, until a majority of the nodes does; one at a time will do, the others may run on. Then USER is
-    an admin, the audit says who asked, and what is left in the directories goes. USER needs a certificate of
-    an authority that the nodes trust: dlog pki issue user/USER.
+    DIR is the data directory (--data) of a stopped metadata node. After its start, the node requests the
+    admin USER from the leader. When a majority of the nodes has done so, USER becomes an admin, the audit log
+    records the requests, and the nodes delete them. You can do this node by node, while the others run. USER
+    needs a certificate of an authority that the nodes trust (dlog pki issue user/USER).
     """
     from ...metadata.node.admin_recovery import store_recovery_request
     from ...metadata.storage.member_identity import load_member_identity
@@ -318,11 +326,11 @@ def rescue(settings: Settings, directories: tuple[Path, ...], admin: str) -> Non
     async def tell(directory: Path) -> dict[str, str]:
         metadata_directory = directory / "metadata"
         if not metadata_directory.is_dir():
-            raise click.UsageError(f"{directory} is no data directory of a metadata node")
+            raise click.UsageError(f"{directory} is not the data directory of a metadata node")
         async with open_locked(metadata_directory) as disk:
             members, identity = await load_member_identity(disk), await load_identity(disk)
             if members is None or identity is None:
-                raise ForeignData(f"{directory} belongs to no cluster: there is nobody to ask")
+                raise ForeignData(f"{directory} belongs to no cluster")
             await store_recovery_request(disk, admin)
             return {"node": identity.label, "cluster": members.cluster_id, "admin": admin}
 
@@ -334,15 +342,15 @@ def rescue(settings: Settings, directories: tuple[Path, ...], admin: str) -> Non
             emit(request)
         else:
             print(
-                f"{request['node']} of cluster {request['cluster']} asks for the admin {admin} when it is"
-                " started; it is done when a majority of the metadata nodes does"
+                f"{request['node']} of cluster {request['cluster']} will request the admin {admin} after its"
+                " start. A majority of the metadata nodes must request it"
             )
 
 
 async def load_users_and_grants(
     metadata: Any,
 ) -> tuple[dict[str, Any], list[tuple[str, str, str, str]]]:
-    """Users by name; grants as user, namespace, path, role."""
+    """Return the users by name, and the grants as (user, namespace, path, role)."""
     from ...metadata.model.acl_records import (
         GRANT_PREFIX,
         USER_PREFIX,
@@ -364,14 +372,22 @@ async def load_users_and_grants(
 
 
 def namespace_usages(report: Any) -> list[NamespaceUsageReport]:
-    """The fullest first."""
+    """Return the usage of all namespaces, the fullest first."""
     return [NamespaceUsageReport(*usage_values) for usage_values in report.spaces]
 
 
 def change_rights(
     settings: Settings, done_text: str, *change_words: str, ask: str = "", force: bool = False
 ) -> None:
-    """Have it changed, then print ``said``. ``run_call``: the question of `run_confirmed`."""
+    """Change rights, and print ``done_text``. If the cluster requires it, ask for confirmation first.
+
+    Args:
+        settings: The common options.
+        done_text: The note after success.
+        change_words: The change and its arguments, as for `MetadataClient.change_trust`.
+        ask: The question, as for `run_confirmed`.
+        force: Whether --force was given.
+    """
 
     def send(forced: bool) -> None:
         query_metadata(
@@ -410,16 +426,16 @@ def whoami(settings: Settings) -> None:
             }
         )
     else:
-        print(f"{report.principal}, {' and '.join(role_names) or 'no role of the cluster'}")
+        print(f"{report.principal}, {' and '.join(role_names) or 'no role on the cluster'}")
 
 
 def query_metadata(settings: Settings, description: str, call: Any) -> Any:
-    """The answer of the metadata nodes."""
+    """Return the answer of the metadata nodes to a call."""
     from ..connection.cluster_connection import quorum, run_call
 
     return run_call(settings, description, call, quorum)
 
 
 def time_text(ms: int) -> str:
-    """UTC, to the second."""
+    """Return the time in UTC, in seconds."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

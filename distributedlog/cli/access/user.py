@@ -1,4 +1,4 @@
-"""`dlog user`: who there is."""
+"""`dlog user`: manage users and their tokens."""
 
 from pathlib import Path
 
@@ -26,22 +26,25 @@ CA_FILE = "ca.pem"
     examples="""
     dlog user add etl
     dlog user list
-    dlog user token etl --days 30             into a file
-    dlog user disable etl                     at once, everywhere
+    dlog user token etl --days 30             write a token to a file
+    dlog user disable etl                     end all access of a user
     """,
 )
 def command() -> None:
-    """Make, list, disable and remove users, and make tokens. NAME is what a certificate has after user/."""
+    """Create, list, disable and remove users, and create tokens.
+
+    NAME is the part after user/ in a certificate.
+    """
 
 
 @command.command(cls=CliCommand, examples="dlog user add etl")
 @click.argument("name")
 @common
 def add(settings: Settings, name: str) -> None:
-    """A user without any right."""
+    """Create a user, without rights."""
     change_rights(
         settings,
-        f"{name} is a user, without any right: dlog grant add {name} ROLE PATH",
+        f"{name} is a user, without rights: dlog grant add {name} ROLE PATH",
         "user",
         name,
     )
@@ -50,7 +53,10 @@ def add(settings: Settings, name: str) -> None:
 @command.command(name="list", cls=CliCommand, examples="dlog user list\ndlog user list --json")
 @common
 def list_users(settings: Settings) -> None:
-    """The users, with the number of their grants; with --json one object a line."""
+    """List the users, with the number of their grants.
+
+    With --json, the command prints one object per line.
+    """
     users, grants = query_metadata(settings, "the users", load_users_and_grants)
     rows = [
         [
@@ -69,7 +75,10 @@ def list_users(settings: Settings) -> None:
 @click.argument("name")
 @common
 def disable(settings: Settings, name: str) -> None:
-    """End all that it may do, and its connections; its grants stay."""
+    """Disable a user and end its connections.
+
+    The grants are kept.
+    """
     change_rights(settings, f"{name} is disabled", "disable", name)
 
 
@@ -77,8 +86,8 @@ def disable(settings: Settings, name: str) -> None:
 @click.argument("name")
 @common
 def enable(settings: Settings, name: str) -> None:
-    """It may do again what its grants say."""
-    change_rights(settings, f"{name} may do again what its grants say", "enable", name)
+    """Enable a user again, with its grants."""
+    change_rights(settings, f"{name} is enabled, with its grants", "enable", name)
 
 
 @command.command(cls=CliCommand, examples="dlog user remove etl --force")
@@ -86,7 +95,7 @@ def enable(settings: Settings, name: str) -> None:
 @force_option
 @common
 def remove(settings: Settings, name: str, force: bool) -> None:
-    """With all its grants."""
+    """Remove a user and all its grants."""
     require_consent(f"remove user {name} and all its grants", force)
     change_rights(settings, f"{name} is removed, with all its grants", "remove", name)
 
@@ -94,27 +103,31 @@ def remove(settings: Settings, name: str, force: bool) -> None:
 @command.command(
     cls=CliCommand,
     examples="""
-    dlog user token etl --days 30                              etl.token: all that etl may
-    dlog user token etl --log orders/ --right reader           that alone, of a directory
-    dlog user token --out mine/token                           for yourself, for a day
+    dlog user token etl --days 30                              write etl.token with all rights of etl
+    dlog user token etl --log orders/ --right reader           restrict it to reading a directory
+    dlog user token --out mine/token                           create a token for yourself, for one day
     """,
 )
 @click.argument("name", required=False)
 @click.option(
     "--days",
     type=click.FloatRange(min=0, max=90, min_open=True),
-    help="Until it ends; default 1, and at most 90, of your own 1.",
+    help="Validity in days (default 1, maximum 90; for your own token, maximum 1).",
 )
 @click.option(
-    "--log", "paths", multiple=True, metavar="PATH", help="A log, a directory/, or /; repeatable."
+    "--log",
+    "paths",
+    multiple=True,
+    metavar="PATH",
+    help="Restrict the token to a log, a directory/, or / for the namespace. Repeatable.",
 )
 @click.option(
     "--right",
     type=click.Choice(["reader", "writer", "owner", "producer", "consumer"]),
     default="reader",
-    help="On these (default reader); never more than the user itself.",
+    help="Restrict the token to this role on the paths of --log (default reader).",
 )
-@click.option("--out", metavar="FILE", help='Default NAME.token; "-" is standard output.')
+@click.option("--out", metavar="FILE", help='File to write (default NAME.token); "-" is stdout.')
 @force_option
 @common
 def token(
@@ -126,10 +139,12 @@ def token(
     out: str | None,
     force: bool,
 ) -> None:
-    """Make a token: who has it is that user until it ends, or until `dlog user revoke`.
+    """Create a token.
 
-    It goes into a file that nobody else can read, with the cluster's ca.pem beside it:
-    `--credentials file:FILE`. An admin makes them for others; without NAME it is your own.
+    Everyone with the token has the rights of the user, until the token expires or until `dlog user revoke`.
+    The command writes it to a file that only you can read, and ca.pem of the cluster next to it. Use it with
+    `--credentials file:FILE`. Only an admin can create tokens of other users. Without NAME, it is your own
+    token.
     """
     from ...metadata.model.rights import ROLES
     from ...runtime.protocol.tokens import read_token
@@ -137,10 +152,10 @@ def token(
 
     namespace = parse_uri(settings.where()).path if paths else ""
     if paths and not namespace:
-        raise click.UsageError("--log names a log of the URI's namespace, and the URI has none")
+        raise click.UsageError("--log requires a URI with a namespace")
     if not all(paths):  # an unset variable of a script must not mean the whole namespace
         raise click.UsageError(
-            "--log is empty: give a log, a directory/, or / for the whole namespace"
+            "--log is empty: specify a log, a directory/, or / for the whole namespace"
         )
     scope = tuple((namespace, "" if path == "/" else path, ROLES[right]) for path in paths)
     valid_s = int((1 if days is None else days) * 24 * 3600)
@@ -149,7 +164,7 @@ def token(
     authority = None if target.file is None else _authority_for(file, settings)
     with output_file(
         file, secret=True, reader_wait_s=settings.timeout_s
-    ) as out_file:  # before a token is made that has no file
+    ) as out_file:  # opened first: no token is created that cannot be written
         token_bytes: bytes = query_metadata(
             settings,
             "a token",
@@ -169,7 +184,11 @@ def token(
 
 
 def _authority_for(file: Path, settings: Settings) -> bytes | None:
-    """What is to stand beside the file as ca.pem; None: it does. Raises `InvalidRequest`."""
+    """Return the content of ca.pem for the directory of the file, or None if it exists there.
+
+    Raises:
+        InvalidRequest: The credentials have no ca.pem.
+    """
     import os
 
     from ...runtime.machine import expand_path
@@ -186,7 +205,7 @@ def _authority_for(file: Path, settings: Settings) -> bytes | None:
     )
     if source is None or not source.is_file():
         raise InvalidRequest(
-            "a token is for clusters with TLS: say who you are by --credentials file:DIR"
+            "tokens require a cluster with TLS: specify your identity with --credentials file:DIR"
         )
     return source.read_bytes()
 
@@ -195,12 +214,15 @@ def _authority_for(file: Path, settings: Settings) -> bytes | None:
     cls=CliCommand, examples="dlog user revoke etl\ndlog user revoke etl --serial 5f0c"
 )
 @click.argument("name")
-@click.option("--serial", default="", help="Of a certificate: that, too; default: all tokens.")
+@click.option("--serial", default="", help="Serial number of a certificate that is also refused.")
 @common
 def revoke(settings: Settings, name: str, serial: str) -> None:
-    """Take no token any more that was made up to now, nor one certificate."""
+    """Revoke all present tokens of a user.
+
+    With --serial, the cluster also refuses this certificate of the user.
+    """
     if serial:
-        done_text = f"certificate {serial} of {name} is refused, and all tokens of up to now"
+        done_text = f"certificate {serial} of {name} and all its present tokens are revoked"
         change_rights(settings, done_text, "refuse", name, serial)
     else:
-        change_rights(settings, f"all tokens of {name} of up to now are void", "tokens", name)
+        change_rights(settings, f"all present tokens of {name} are revoked", "tokens", name)
