@@ -224,7 +224,7 @@ def test_who_puts_a_metadata_node_out_is_told_what_it_is_and_asked(cluster: Clus
     name = node["name"]
 
     asked = cluster.fails(5, "metadata", "remove", name)
-    assert f"put metadata node {name} (leader) out of the quorum?" in asked
+    assert f"remove metadata node {name} (leader) from the quorum?" in asked
     assert "Use --force" in asked
     assert "last voter" in cluster.fails(5, "metadata", "remove", name, "--force")
     assert "nobody" in cluster.fails(5, "metadata", "remove", "nobody")

@@ -221,14 +221,14 @@ def test_who_may_not_is_told_who_gives_rights() -> None:
     """A new user met `may not read 'name/ns\\x00orders'` and nothing to do."""
     assert with_hint(
         NotAllowed("user/etl may not write log 'orders' of ns: it needs manage")
-    ).endswith('; an admin gives rights: "dlog grant add USER ROLE PATH"')
+    ).endswith('; an admin can grant rights with "dlog grant add USER ROLE PATH"')
     narrowed = with_hint(
         NotAllowed(
             "user/etl may not read X: it needs read, and the token is restricted to read of a in ns",
             NotAllowed.RESTRICTED_TOKEN,
         )
     )
-    assert narrowed.endswith('; "dlog user token" makes one that is for more')
+    assert narrowed.endswith('; "dlog user token" creates a token with more rights')
     assert "an admin" not in narrowed
 
 
@@ -632,7 +632,7 @@ def test_what_a_status_says_in_sentences_is_broken_between_words(
     assert max(map(len, said.splitlines())) <= 80
     joined = " ".join(said.split())
     assert f"- degraded: metadata node m1: {why}" in joined
-    assert "1 ledger waits to be healed, 0 of them without a good copy; 1 entry healed" in joined
+    assert "1 ledger waits for repair, 0 of them without a good copy; 1 entry repaired" in joined
 
 
 @pytest.mark.parametrize("words", [["write"], ["read"], ["tail"], ["beside"]])

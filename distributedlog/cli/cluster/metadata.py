@@ -1,4 +1,4 @@
-"""`dlog metadata`: who forms the metadata quorum, and how that is changed."""
+"""`dlog metadata`: show and change the members of the metadata quorum."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +18,17 @@ POLL_S = 0.25
     cls=Group,
     examples="""
     dlog metadata show
-    dlog metadata replace m2                  m2 has lost its disk, and was started with an empty one
-    dlog metadata replace m2=h9:4181          the same, and it runs on another host now
+    dlog metadata replace m2                  m2 lost its disk, and was started with an empty one
+    dlog metadata replace m2=h9:4181          the same, on another host
     dlog metadata add m4=h4:4181
-    dlog metadata remove m4                   asks first; --force in a script
-    dlog metadata save meta.save              all of it, as of one moment
+    dlog metadata remove m4                   asks for confirmation; use --force in scripts
+    dlog metadata save meta.save              save all metadata, consistently
     """,
 )
 def command() -> None:
-    """Show the metadata quorum, replace a node that lost its disk, add and remove nodes; save and restore.
+    """Show the metadata quorum; replace, add and remove its nodes, save and restore its data.
 
-    Exit code 5, with a sentence, for what would lose the quorum or fits nothing.
+    The exit code is 5 if a change would lose the quorum or does not match the members.
     """
 
 
@@ -41,7 +41,10 @@ command.add_command(saves.gc)
 @command.command(cls=CliCommand, examples="dlog metadata show\ndlog metadata show --json")
 @common
 def show(settings: Settings) -> None:
-    """The members, and how far each is; with --json one object a line."""
+    """List the members of the metadata quorum, with role, term and applied index.
+
+    With --json, the command prints one object per line.
+    """
     from ..connection.cluster_connection import quorum, run_call
 
     print_members(
@@ -57,12 +60,17 @@ def show(settings: Settings) -> None:
     """,
 )
 @click.argument("node", metavar="NAME[=HOST:PORT]")
-@click.option("--wait/--no-wait", default=True, help="Until it votes, up to --timeout.")
+@click.option(
+    "--wait/--no-wait",
+    default=True,
+    help="Wait until the node votes, up to --timeout (default: --wait).",
+)
 @common
 def replace(settings: Settings, node: str, wait: bool) -> None:
-    """Let the node of that name, which came back with an empty directory, take its own old place.
+    """Replace a metadata node that was started again with an empty directory.
 
-    It gets all data first; then the old id is put out, and the new one votes.
+    NAME is the name of the member. The new node first receives all data. Then the old ID is removed, and the
+    new node votes.
     """
     name, address = _parse_node(node, is_address_required=False)
     _change_members(settings, "replace", name, address, wait)
@@ -70,10 +78,17 @@ def replace(settings: Settings, node: str, wait: bool) -> None:
 
 @command.command(cls=CliCommand, examples="dlog metadata add m4=h4:4181")
 @click.argument("node", metavar="NAME=HOST:PORT")
-@click.option("--wait/--no-wait", default=True, help="Until it votes, up to --timeout.")
+@click.option(
+    "--wait/--no-wait",
+    default=True,
+    help="Wait until the node votes, up to --timeout (default: --wait).",
+)
 @common
 def add(settings: Settings, node: str, wait: bool) -> None:
-    """Let one more node in. It runs already, with an empty directory, and answers at that address."""
+    """Add a metadata node.
+
+    The node must run with an empty directory and be reachable at this address.
+    """
     name, address = _parse_node(node, is_address_required=True)
     _change_members(settings, "add", name, address, wait)
 
@@ -85,7 +100,10 @@ def add(settings: Settings, node: str, wait: bool) -> None:
 @force_option
 @common
 def remove(settings: Settings, name: str, force: bool) -> None:
-    """Put a node out, also one that is down. Stop it afterwards; it never comes back with its data."""
+    """Remove a metadata node from the quorum.
+
+    The node may be down. Stop it afterwards. It cannot be added again with its data.
+    """
     _change_members(settings, "remove", name, "", False, force)
 
 
@@ -104,21 +122,21 @@ def _change_members(
             if kind == "remove":
                 members_before = await await_answer(settings, "the members", metadata.status)
                 roles = [
-                    member.role if member.alive else "it does not answer"
+                    member.role if member.alive else "no answer"
                     for member in members_before
                     if member.name == name
                 ]
                 if not roles:
                     known_names = ", ".join(member.name for member in members_before)
                     raise MembersRefused(
-                        f"no metadata node is called {name}; known are {known_names}"
+                        f"metadata node {name} not found. Known nodes: {known_names}"
                     )
                 require_consent(
-                    f"put metadata node {name} ({', '.join(roles)}) out of the quorum", force
+                    f"remove metadata node {name} ({', '.join(roles)}) from the quorum", force
                 )
                 deadline = (
                     trio.current_time() + settings.timeout_s
-                )  # the answer was not ours to give
+                )  # the time for the user's answer does not count
             members = await await_answer(
                 settings,
                 f"metadata {kind}",
@@ -131,8 +149,8 @@ def _change_members(
                     break
                 if trio.current_time() >= deadline:
                     raise RequestTimeout(
-                        f"{name} is let in and has not caught up within {settings.timeout_s:g} s; it goes on"
-                        ' by itself, "dlog metadata show" tells how far it is'
+                        f"node {name} is a learner and did not catch up within {settings.timeout_s:g} s."
+                        ' Catch-up continues; run "dlog metadata show" for progress'
                     )
                 await trio.sleep(POLL_S)
             print_members(settings, members_now)
@@ -141,9 +159,9 @@ def _change_members(
 
 
 def _is_voting(members: "list[MemberStatus]", name: str, node_id: str) -> bool:
-    """Whether that node is the only one of its name, and says itself that it votes.
+    """Whether the node is the only one of its name and reports itself as a voter.
 
-    For one that was let in a moment ago the leader answers: empty, or not reached yet.
+    For a node that was just added, the leader answers in its place that it is empty or not reached yet.
     """
     from ...metadata.raft.ready import RaftRole
 
@@ -154,7 +172,7 @@ def _is_voting(members: "list[MemberStatus]", name: str, node_id: str) -> bool:
 
 
 def print_members(settings: Settings, members: list[Any]) -> None:
-    """The members for eyes or programs."""
+    """Print the members, as a table or as JSON."""
     rows = [
         {
             "name": member.name,
@@ -177,12 +195,12 @@ def print_members(settings: Settings, members: list[Any]) -> None:
 
 
 def _parse_node(node: str, *, is_address_required: bool) -> tuple[str, str]:
-    """NAME=HOST:PORT taken apart. Raises `InvalidRequest`, `UsageError`."""
+    """Split NAME=HOST:PORT. Raises `InvalidRequest` or `click.UsageError`."""
     from ...cluster.declarations.config import parse_address
 
     name, equals, rest = node.partition("=")
     if not name or (is_address_required and not equals):
-        raise click.UsageError(f"{node!r} is not NAME=HOST:PORT, such as m4=h4:4181")
+        raise click.UsageError(f"invalid node {node!r}: use NAME=HOST:PORT, such as m4=h4:4181")
     if not equals:
         return name, ""
     host, port = parse_address(rest, "the address")

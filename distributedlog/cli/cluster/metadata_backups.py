@@ -1,4 +1,4 @@
-"""`dlog metadata save`, `restore`, `force-new-cluster`, `gc`: metadata that outlives its nodes."""
+"""`dlog metadata save`, `restore`, `force-new-cluster`, `gc`: back up and restore the metadata."""
 
 import json
 import os
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 NEW_DIRECTORY = "metadata.new"
 OLD_DIRECTORY = "metadata.before"
-"""Beside ``metadata`` in a node's data directory, while a new cluster is made of it and after."""
+"""Directories next to ``metadata`` in a data directory, during and after the creation of a new cluster."""
 
 _data = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="A node's data directory.",
+    help="Data directory of the node.",
 )
 
 
@@ -42,7 +42,7 @@ _data = click.option(
     cls=CliCommand,
     examples="""
     dlog metadata save /backup/meta-1.save
-    dlog metadata save m1.save --data /var/lib/dlog/m      of a node that is stopped, from its disk
+    dlog metadata save m1.save --data /var/lib/dlog/m      from the disk of a stopped node
     dlog metadata save - | zstd > meta-1.save.zst
     """,
 )
@@ -50,15 +50,15 @@ _data = click.option(
 @click.option(
     "--data",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Read a stopped node's directory instead of asking the quorum; nothing there is changed.",
+    help="Read the data directory of a stopped node instead of the quorum; it is not changed.",
 )
 @force_option
 @common
 def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None:
-    """Save all metadata as of one moment. FILE is complete, or it is not changed.
+    """Save a consistent snapshot of all metadata.
 
-    A pipe, a device or "-" (standard output) receives the save as a stream: only "restore" checks that one.
-    Writers and readers continue. A save has no data of bookies.
+    FILE is written completely or not changed. A pipe, a device or "-" (standard output) receives a stream,
+    which only "restore" verifies. Writers and readers continue. The file contains no data of bookies.
     """
     from ...metadata.node.force_new_cluster import backup_file_chunks, read_node_disk
     from ...runtime.disk.output_file import output_file
@@ -67,7 +67,9 @@ def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None
     target = confirmed_destination(file, force)
     name = "" if target.file is None else target.file.name
     if name and (not name.isprintable() or name.startswith((".", "LOCK"))):
-        raise click.UsageError(f"a save has a name that is shown in listings, not {name!r}")
+        raise click.UsageError(
+            f"invalid file name {name!r}: it must be printable and not start with a dot or LOCK"
+        )
 
     async def work() -> "LoadedBackup":
         with output_file(file, reader_wait_s=settings.timeout_s) as out:
@@ -79,7 +81,7 @@ def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None
 
     backup = run(work)
     if target.stream is not None:
-        settings.note(_summary(backup))  # standard output may be the save
+        settings.note(_summary(backup))  # stdout may be the destination
     else:
         _print_backup(settings, backup, file=str(file))
 
@@ -92,18 +94,20 @@ def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_data
-@click.option("--name", required=True, help="Of the node; its name in --metadata lists.")
-@click.option("--address", required=True, metavar="HOST:PORT", help="Where the others reach it.")
+@click.option("--name", required=True, help="Name of the node, as in --metadata lists.")
+@click.option(
+    "--address", required=True, metavar="HOST:PORT", help="Address at which other nodes reach it."
+)
 @force_option
 @common
 def restore(
     settings: Settings, file: Path, data: Path, name: str, address: str, force: bool
 ) -> None:
-    """Make an empty directory the only metadata node of the cluster, with what FILE has.
+    """Create a new one-node metadata quorum of the cluster from a saved file.
 
-    Only where no majority of the old nodes can be had: they must never run again. Start the node then, and
-    let others in with "dlog metadata add". What was decided after the save is lost; nothing is deleted
-    until "dlog metadata gc resume".
+    Use this only if a majority of the old nodes is lost. The old nodes must never run again. DIR of --data
+    must be empty. Then start the node, and add others with "dlog metadata add". Changes after the save are
+    lost. Deletions are suspended until "dlog metadata gc resume".
     """
     from ...cluster.declarations.config import format_address, parse_address
     from ...metadata.node.force_new_cluster import read_backup
@@ -111,7 +115,7 @@ def restore(
     from ..connection.cluster_connection import run
 
     node_address = format_address(parse_address(address, "--address"))
-    require_consent(f"begin the cluster anew from {file}, without its old metadata nodes", force)
+    require_consent(f"restart the cluster from {file}, without its old metadata nodes", force)
 
     directory = file.absolute().parent
 
@@ -131,17 +135,19 @@ def restore(
 
 @click.command(cls=CliCommand, examples="dlog metadata force-new-cluster --data /var/lib/dlog/m")
 @_data
-@click.option("--name", help="Default: the name that it has.")
-@click.option("--address", metavar="HOST:PORT", help="Default: the address that it has.")
+@click.option("--name", help="Name of the node (default: its present name).")
+@click.option(
+    "--address", metavar="HOST:PORT", help="Address of the node (default: its present address)."
+)
 @force_option
 @common
 def force_new_cluster(
     settings: Settings, data: Path, name: str | None, address: str | None, force: bool
 ) -> None:
-    """Make a stopped metadata node the only one of its cluster, with what its disk has.
+    """Make a stopped metadata node the only one of its cluster, with the data on its disk.
 
-    Only where the others are lost for good: they must never run again. What they acknowledged without this
-    one is lost. Its directory as it was stays beside the new one, as metadata.before.
+    Use this only if the other nodes are lost permanently. They must never run again. Changes that they
+    acknowledged without this node are lost. The previous directory is kept as metadata.before.
     """
     from ...cluster.declarations.config import format_address, parse_address
     from ...metadata.node.force_new_cluster import read_node_disk
@@ -157,16 +163,16 @@ def force_new_cluster(
     if old_directory.exists():
         if metadata_directory.exists():
             raise click.UsageError(
-                f"{old_directory} is there from an earlier time: move it away first"
+                f"{old_directory} exists from an earlier run: move it away first"
             )
-        if (new_directory / "MEMBERS").exists():  # ended between the two renames
+        if (new_directory / "MEMBERS").exists():  # interrupted between the two renames
             new_directory.rename(metadata_directory)
             _sync_directory(data)
-            print_notice(f"{metadata_directory} is what was made before; it can be started")
+            print_notice(f"{metadata_directory} was completed from an earlier run; start the node")
             return
     if not metadata_directory.exists():
-        raise click.UsageError(f"{data} is no data directory of a metadata node")
-    require_consent(f"go on with {data} alone, without the other metadata nodes", force)
+        raise click.UsageError(f"{data} is not the data directory of a metadata node")
+    require_consent(f"continue with {data} only, without the other metadata nodes", force)
 
     async def work() -> dict[str, Any]:
         async with open_locked(metadata_directory) as disk:
@@ -176,13 +182,15 @@ def force_new_cluster(
             member = backup.head.members.member(identity.node_id)
             node_address = given_address or (member.address if member is not None else "")
             if not node_address:
-                raise click.UsageError("its address is not known: give --address HOST:PORT")
+                raise click.UsageError(
+                    "the address of the node is unknown: use --address HOST:PORT"
+                )
             if new_directory.exists():
                 import shutil
 
-                shutil.rmtree(new_directory)  # of a try that did not end
+                shutil.rmtree(new_directory)  # from an interrupted run
             async with open_locked(new_directory) as new_disk:
-                reason = "went on with one node alone"
+                reason = "was reduced to one node"
                 return await _restore_as_new_cluster(
                     new_disk, backup, name or identity.label, node_address, reason
                 )
@@ -198,17 +206,20 @@ def force_new_cluster(
     cls=Group,
     examples="""
     dlog metadata gc show
-    dlog metadata gc resume                   after a restore, when what is there was looked at
+    dlog metadata gc resume                   after a restore, when the data was checked
     """,
 )
 def gc() -> None:
-    """Whether anything is deleted: truncated segments, deleted logs, segments that nobody linked."""
+    """Show, hold or resume deletions of truncated segments, deleted logs and unlinked segments."""
 
 
 @gc.command(cls=CliCommand, examples="dlog metadata gc show")
 @common
 def show(settings: Settings) -> None:
-    """Is deleting held, and why? Exit code 6 where it is."""
+    """Show whether deletions are held, and the reason.
+
+    The exit code is 6 if they are held.
+    """
     from ...cluster.coordination.gc_hold import hold_reason
     from ..connection.cluster_connection import quorum, run_call
 
@@ -219,10 +230,17 @@ def show(settings: Settings) -> None:
 
 
 @gc.command(cls=CliCommand, examples='dlog metadata gc hold --why "looking for log orders"')
-@click.option("--why", default="an operator has asked for it", help="Told in the status.")
+@click.option(
+    "--why",
+    default="an operator has asked for it",
+    help='Reason, shown by "dlog status" (default: an operator has asked for it).',
+)
 @common
 def hold(settings: Settings, why: str) -> None:
-    """Have nothing deleted until "resume": no bookie gives room back meanwhile."""
+    """Hold all deletions until "resume".
+
+    No bookie frees space in the meantime.
+    """
     from ...cluster.coordination import gc_hold as restored
     from ..connection.cluster_connection import quorum, run_call
 
@@ -233,7 +251,7 @@ def hold(settings: Settings, why: str) -> None:
 @gc.command(cls=CliCommand, examples="dlog metadata gc resume")
 @common
 def resume(settings: Settings) -> None:
-    """Let deletions go on."""
+    """Resume deletions."""
     from ...cluster.coordination import gc_hold as restored
     from ..connection.cluster_connection import quorum, run_call
 
@@ -243,7 +261,7 @@ def resume(settings: Settings) -> None:
 
 @asynccontextmanager
 async def open_locked(path: Path) -> AsyncIterator["Disk"]:
-    """A node's disk that no node has. Raises `DataDirectoryInUse`."""
+    """Lock and open a node's disk that no node uses. Raises `DataDirectoryInUse`."""
     from ...runtime.disk.directory_disk import DirectoryDisk
 
     disk = DirectoryDisk(path)
@@ -258,7 +276,7 @@ async def open_locked(path: Path) -> AsyncIterator["Disk"]:
 
 
 async def _write_backup(out: "OutputFile", chunks: AsyncIterator[bytes]) -> "LoadedBackup":
-    """Write a save; a file is read back before it gets its name. Raises `CorruptData`, `DiskFailed`."""
+    """Write a backup. A file is verified before it gets its name. Raises `CorruptData` or `DiskFailed`."""
     from ...metadata.node.force_new_cluster import read_backup, restore_backup, write_backup
     from ...runtime.disk.directory_disk import DirectoryDisk
 
@@ -292,7 +310,9 @@ async def _restore_as_new_cluster(
     from ...metadata.node.force_new_cluster import force_new_cluster
     from ...runtime.machine import real_host
 
-    counters = restore_counters(backup.state, f"the metadata {reason}; look, then: {RESUME}")
+    counters = restore_counters(
+        backup.state, f"the metadata {reason}; check the data, then: {RESUME}"
+    )
     node_id = await force_new_cluster(
         disk, backup.head, counters.state, name=name, address=address, rng=real_host("dlog").random
     )
@@ -344,16 +364,18 @@ def _print_new_cluster(settings: Settings, result: dict[str, Any]) -> None:
         emit(result)
         return
     print(
-        f"{result['name']} ({result['id']}) is the only metadata node of cluster {result['cluster']} now:"
-        f" {plural(result['logs'], 'log')}, as of entry {result['index']}; what was decided after it is not"
-        " there."
+        f"{result['name']} ({result['id']}) is now the only metadata node of cluster {result['cluster']}:"
+        f" {plural(result['logs'], 'log')}, as of entry {result['index']}. Later changes are"
+        " lost."
     )
     if result["unreadable"]:
-        print(f"records that cannot be read, left as they are: {json.dumps(result['unreadable'])}")
+        print(
+            f"records that cannot be read and were not changed: {json.dumps(result['unreadable'])}"
+        )
     print(
-        f"Start it under its name at {result['address']}, never again an old one; then others with empty"
-        ' directories, each let in by "dlog metadata add NAME=HOST:PORT".\n'
-        'Nothing is deleted until "dlog metadata gc resume".'
+        f"Start it under its name at {result['address']}, and never an old node again. Then start others with"
+        ' empty directories, and add each with "dlog metadata add NAME=HOST:PORT".\n'
+        'Deletions are held until "dlog metadata gc resume".'
     )
 
 
@@ -361,7 +383,7 @@ def _print_hold(settings: Settings, reason: str) -> None:
     if settings.json:
         emit({"held": bool(reason), "why": reason})
     else:
-        print(f"nothing is deleted: {reason}" if reason else "deletions go on")
+        print(f"deletions are held: {reason}" if reason else "deletions are not held")
 
 
 def _sync_directory(directory: Path) -> None:

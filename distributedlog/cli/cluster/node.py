@@ -1,4 +1,4 @@
-"""`dlog node`: what to ask before a node is touched."""
+"""`dlog node`: check whether nodes can be stopped."""
 
 from typing import Any
 
@@ -12,27 +12,28 @@ from ..framework.output import emit, plural, visible
 
 @click.group(cls=Group, examples="dlog node can-stop b2\ndlog node can-stop m1 b1 b2")
 def command() -> None:
-    """May nodes be stopped for a while?"""
+    """Check whether nodes can be stopped."""
 
 
 @command.command(
     name="can-stop",
     cls=CliCommand,
     examples="""
-    dlog node can-stop b2                   before its machine is started again
-    dlog node can-stop m1 b1 b2             a whole rack
+    dlog node can-stop b2                   before a restart of its machine
+    dlog node can-stop m1 b1 b2             all nodes of a rack
     dlog node can-stop b2 && ssh h2 systemctl restart dlog-bookie@b2
     """,
 )
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
 @common
 def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
-    """Would all be read and written while these nodes are stopped together? Exit code 6, and why, if not.
+    """Check whether all logs remain available while these nodes are stopped together.
 
-    NODE is a metadata node's name, a bookie's name or id. Looks at every ledger that lies on one of the
-    bookies: no entry may be left without a copy, or with one alone where there are three; what is open must
-    have enough bookies to be written and to be recovered. It is about this moment, and holds nothing:
-    two who ask at once are told of their own nodes alone.
+    NODE is the name of a metadata node, or the name or ID of a bookie. The command checks every ledger on
+    these bookies. No entry may be left without a copy, or with only one copy if it has three. Open ledgers
+    must keep enough bookies for writes and recovery. If the check fails, the command prints the reasons and
+    ends with exit code 6.
+    The check holds no lock: two operators who check at the same time do not see each other's nodes.
     """
     from ...cluster.status.bookie_names import bookie_names
     from ...cluster.status.safe_to_stop import check_stop
@@ -42,7 +43,7 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
         names = await bookie_names(metadata)
         return names, await check_stop(metadata, await metadata.status(), nodes)
 
-    names, stop_check = run_call(settings, "whether they may be stopped", look, quorum)
+    names, stop_check = run_call(settings, "checking the nodes", look, quorum)
     if settings.json:
         emit(
             {
@@ -54,7 +55,7 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
             }
         )
     elif stop_check.may:
-        print(f"yes: {plural(stop_check.ledgers, 'ledger')} looked at")
+        print(f"yes: {plural(stop_check.ledgers, 'ledger')} checked")
     else:
         print("no")
         for text in texts_of(stop_check.conditions):

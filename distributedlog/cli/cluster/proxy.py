@@ -1,4 +1,4 @@
-"""`dlog proxy`: which proxies there are, which logs each has, and how a log or all of them go elsewhere."""
+"""`dlog proxy`: list proxies and their logs, move logs, drain and balance proxies."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,18 +21,20 @@ from ..framework.output import emit, optional_id_column, table
     """,
 )
 def command() -> None:
-    """Show the proxies and the logs that they write; move a log, or all of a proxy.
+    """List proxies and the logs that they write; move logs, drain and balance proxies.
 
-    A PROXY is a name, an id, or the beginning of one. These commands need the metadata nodes' URI.
+    PROXY is a name, an ID, or the first characters of an ID. These commands require a URI with metadata
+    nodes.
     """
 
 
 @command.command(name="list", cls=CliCommand, examples="dlog proxy list\ndlog proxy list --json")
 @common
 def show(settings: Settings) -> None:
-    """List the proxies that are registered, and what each says of itself; with --json one object a line.
+    """List the registered proxies and their state.
 
-    A narrow terminal shows no ids, unless two have one name; --json has all.
+    With --json, the command prints one object per line. A narrow terminal omits IDs, unless two proxies have
+    the same name.
     """
     from ...cluster.status.proxy_overview import proxy_rows
 
@@ -51,11 +53,13 @@ def show(settings: Settings) -> None:
 @click.argument("proxy", required=False)
 @common
 def owners(settings: Settings, proxy: str | None) -> None:
-    """List the logs that write proxies have, of one of them or of all."""
+    """List the logs that write proxies own, for one proxy or all."""
     from ...cluster.status.proxy_overview import hosted_logs
 
     log_rows = _query_quorum(
-        settings, "asking the proxies", lambda metadata: hosted_logs(metadata, proxy or "")
+        settings,
+        "listing the logs of the proxies",
+        lambda metadata: hosted_logs(metadata, proxy or ""),
     )
     if settings.json:
         for log_row in log_rows:
@@ -65,18 +69,25 @@ def owners(settings: Settings, proxy: str | None) -> None:
     table(
         columns,
         [[log_row[name] for name in columns] for log_row in log_rows],
-        empty="no log is written",
+        empty="no log is owned by a proxy",
     )
 
 
 @command.command(cls=CliCommand, examples="dlog proxy move orders --to w2\ndlog proxy move orders")
 @click.argument("log")
 @click.option(
-    "--to", "target", default="", metavar="PROXY", help="Default: whoever is first for it."
+    "--to",
+    "target",
+    default="",
+    metavar="PROXY",
+    help="Destination (default: the preferred other proxy of the log).",
 )
 @common
 def move(settings: Settings, log: str, target: str) -> None:
-    """Have the proxy that writes a log give it to another one; its producers see a pause."""
+    """Move a log from its write proxy to another one.
+
+    The producers of the log are paused during the move.
+    """
     from ...cluster.status.proxy_overview import move_log as move_log
     from ...uri import parse_uri
 
@@ -87,14 +98,17 @@ def move(settings: Settings, log: str, target: str) -> None:
     if settings.json:
         emit({"log": log, "from": previous_proxy, "to": target or None})
     else:
-        click.echo(f"{log} has left {previous_proxy}")
+        click.echo(f"moved {log} away from {previous_proxy}")
 
 
 @command.command(cls=CliCommand, examples="dlog proxy drain w1")
 @click.argument("proxy")
 @common
 def drain(settings: Settings, proxy: str) -> None:
-    """Have a write proxy give all its logs to others, and take none until it is started anew."""
+    """Move all logs away from a write proxy.
+
+    The proxy accepts no logs until it is restarted.
+    """
     from ...cluster.status.proxy_overview import drain_proxy as drain_proxy
 
     name = _query_quorum(
@@ -103,17 +117,18 @@ def drain(settings: Settings, proxy: str) -> None:
     if settings.json:
         emit({"proxy": name, "drained": True})
     else:
-        click.echo(f"{name} has no logs any more")
+        click.echo(f"{name} has no more logs")
 
 
 @command.command(cls=CliCommand, examples="dlog proxy balance --dry-run\ndlog proxy balance")
-@click.option("--dry-run", is_flag=True, help="Say what would move, and move nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the moves without executing them.")
 @common
 def balance(settings: Settings, dry_run: bool) -> None:
-    """Even out how many logs the write proxies have: plans once, moves the fewest, one after the other.
+    """Balance the number of logs per write proxy.
 
-    Producers of a log that moves see a pause. Proxies that drain, or do not answer, are left out. Exit code 1
-    where some could not be moved: the line says why.
+    The command plans once and makes as few moves as possible, one after the other. Producers of a log that
+    moves are paused. Proxies that drain or do not answer are excluded. The exit code is 1 if a move fails,
+    and the output contains the reason.
     """
     from ...cluster.status.proxy_overview import balance_logs as balance_proxies
     from ..connection.cluster_connection import quorum, run
@@ -131,7 +146,7 @@ def balance(settings: Settings, dry_run: bool) -> None:
         table(
             columns,
             [[log_move[name] for name in columns] for log_move in moves],
-            empty="they are even",
+            empty="already balanced",
         )
     if any(log_move["outcome"] not in ("moved", "planned") for log_move in moves):
         raise ExitWithCode(FAILED)

@@ -1,4 +1,4 @@
-"""`dlog status` and `dlog bookies`: whether the cluster is healthy, why not, and its bookies."""
+"""`dlog status` and `dlog bookies`: the health of the cluster with reasons, and its bookies."""
 
 import os
 import sys
@@ -15,38 +15,49 @@ from ..framework.output import emit, optional_id_column, plural, prose, size, ta
 POLL_S = 0.25
 WATCH_S = 2.0
 CONTINUATION_INDENT = 4
-"""Columns at which a sentence goes on that is longer than a line."""
+"""Indentation of the second and later lines of a condition."""
 
 
 @click.command(
     cls=CliCommand,
     examples="""
     dlog status
-    dlog status --probe                                append a record, sync it, read it back, time each
+    dlog status --probe                                append, sync and read a record, and measure each step
     dlog status --wait healthy --timeout 60            for scripts that start clusters
-    dlog status --watch                                anew each 2 s; off a terminal a line a change
+    dlog status --watch                                refresh every 2 s; without a terminal, print changes
     """,
 )
-@click.option("--probe", is_flag=True, help="Write, sync and read back one record, and time each.")
-@click.option("--wait", type=click.Choice(["healthy"]), help="Wait for it, up to --timeout.")
+@click.option(
+    "--probe", is_flag=True, help="Append, sync and read one record, and measure each step."
+)
+@click.option(
+    "--wait", type=click.Choice(["healthy"]), help="Wait for this state, up to --timeout."
+)
 @click.option(
     "--watch",
     type=click.FloatRange(min=0.2),
     is_flag=False,
     flag_value=WATCH_S,
     metavar="[S]",
-    help=f"Look again each S seconds (default {WATCH_S:g}), until Ctrl-C.",
+    help=f"Refresh every S seconds (default {WATCH_S:g}) until Ctrl-C.",
 )
 @common
 def command(settings: Settings, probe: bool, wait: str | None, watch: float | None) -> None:
-    """Show whether the cluster is healthy, healing, degraded, at risk, or down, and why, the worst first.
+    """Show the health of the cluster, and the reasons for it.
 
-    The exit code is 6 if it is degraded or worse: an operator must act. Healing needs no help. The
-    ledgers and the free space of a bookie are those that it reported last, up to ten seconds ago.
+    \b
+    healthy   No problems.
+    healing   The cluster repairs itself. No action is required.
+    degraded  An operator must act.
+    at risk   An entry has at most one available copy.
+    down      Reads or writes fail.
+
+    The most serious reason comes first. The exit code is 6 for degraded, at risk and down. Ledger counts and
+    free space can be up to ten seconds old.
     """
     if watch is not None:
         if probe or wait:
-            raise click.UsageError("--watch goes with neither --probe nor --wait")
+            raise click.UsageError("--watch excludes --probe and --wait")
         _watch(settings, watch)
         return
     import trio
@@ -58,7 +69,7 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
 
     async def work() -> dict[str, Any]:
         deadline = trio.current_time() + settings.timeout_s
-        settings.where()  # credentials are those of the context that it names
+        settings.where()  # sets the credentials of the selected context
         host = client_host("dlog")
         async with quorum(settings, host, wait_for_start=wait is not None) as metadata:
             while True:
@@ -87,7 +98,10 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
 
 
 def _watch(settings: Settings, every_s: float) -> None:
-    """The status again and again: a screen on a terminal, else one line a change, or one object a look."""
+    """Show the status repeatedly: as a screen on a terminal, otherwise one line per change.
+
+    With --json, every poll prints one object.
+    """
     import trio
 
     from ...cluster.status.cluster_overview import status, unknown
@@ -100,20 +114,20 @@ def _watch(settings: Settings, every_s: float) -> None:
 
     async def work() -> None:
         nonlocal last_state
-        settings.where()  # credentials are those of the context that it names
+        settings.where()  # sets the credentials of the selected context
         host = client_host("dlog")
         async with quorum(settings, host, wait_for_start=True) as metadata:
             while True:
                 try:
                     cluster_status = await status(metadata, settings.timeout_s, host=host)
-                except DistributedLogError as error:  # who watches wants to see it come back
+                except DistributedLogError as error:  # continue, to show when the cluster is back
                     cluster_status = unknown(str(error))
                 time_text = datetime.now(UTC).strftime("%H:%M:%S UTC")
                 if settings.json:
                     emit({"at": time_text, **cluster_status})
                 elif is_screen:
                     click.clear()
-                    print(f"{time_text}, each {every_s:g} s; Ctrl-C ends\n")
+                    print(f"{time_text}, every {every_s:g} s; Ctrl-C ends\n")
                     show(cluster_status)
                 elif (
                     verdict := (cluster_status["healthy"], _condition_codes(cluster_status))
@@ -138,7 +152,7 @@ def _watch(settings: Settings, every_s: float) -> None:
 
 
 async def _probe(logs: Any) -> dict[str, float]:
-    """Milliseconds of each step of one record's life, in a log of its own."""
+    """Write and read one record in a new log, and return the milliseconds of each step."""
     from ...log.format.record import LogRecord
 
     name = f"dlog-probe-{os.getpid()}-{os.urandom(4).hex()}"
@@ -164,7 +178,7 @@ async def _probe(logs: Any) -> dict[str, float]:
             async with log.open_reader() as reader:
                 record = await reader.read_next()
             assert record is not None
-            assert record.payload == b"probe", "a record comes back as it was written"
+            assert record.payload == b"probe", "a record is read as it was written"
             took("read")
     finally:
         await logs.delete_log(name, wait_s=5.0)
@@ -172,7 +186,7 @@ async def _probe(logs: Any) -> dict[str, float]:
 
 
 def show(cluster_status: dict[str, Any]) -> None:
-    """The status for eyes."""
+    """Print the status as text."""
     names = _bookie_names(cluster_status)
     print(
         "healthy"
@@ -198,7 +212,7 @@ def show(cluster_status: dict[str, Any]) -> None:
         ]
         for bookie in cluster_status["bookies"]
     ]
-    if cluster_status["logs"] is None:  # nobody could be asked: that is not "none"
+    if cluster_status["logs"] is None:  # unknown, because no node could be asked
         print("bookies, logs, ledgers with missing copies: unknown")
     else:
         table(("bookie", "state", "address", "ledgers", "free"), rows, empty="no bookies")
@@ -207,17 +221,17 @@ def show(cluster_status: dict[str, Any]) -> None:
             corruption = bookie["rot"]
             if corruption and any(corruption.values()):
                 prose(
-                    f"rot on bookie {names.name(bookie['id'])}:"
-                    f" {plural(corruption['rotten_ledgers'], 'ledger waits', 'ledgers wait')} to be healed,"
+                    f"corruption on bookie {names.name(bookie['id'])}:"
+                    f" {plural(corruption['rotten_ledgers'], 'ledger waits', 'ledgers wait')} for repair,"
                     f" {corruption['without_a_good_copy']} of them without a good copy;"
-                    f" {plural(corruption['healed_entries'], 'entry', 'entries')} healed since its start",
+                    f" {plural(corruption['healed_entries'], 'entry', 'entries')} repaired since its start",
                     indent=CONTINUATION_INDENT,
                 )
         recorded_count = len(cluster_status["under_replicated"])
         missing_count = sum(bookie["ledgers_missing"] for bookie in cluster_status["bookies"])
         print(
             f"logs {cluster_status['logs']}, ledgers with missing copies:"
-            f" {recorded_count} noted, {missing_count} on bookies that are down"
+            f" {recorded_count} recorded, {missing_count} on bookies that are down"
         )
     if "probe" in cluster_status:
         print(
@@ -227,13 +241,13 @@ def show(cluster_status: dict[str, Any]) -> None:
 
 
 def _condition_codes(cluster_status: dict[str, Any]) -> list[Any]:
-    """The conditions without their texts: a line is printed when one of these changes."""
+    """Return the conditions without their texts. A line is printed when one of these changes."""
     keys = ("code", "severity", "parameters")
     return [[condition[key] for key in keys] for condition in cluster_status["conditions"]]
 
 
 def _code_text(code: str) -> str:
-    """``at risk`` for ``at_risk``."""
+    """Return ``at risk`` for ``at_risk``."""
     return code.replace("_", " ")
 
 
@@ -250,11 +264,11 @@ def _size(count: int | None) -> str | None:
 @click.command(cls=CliCommand, examples="dlog bookies\ndlog bookies --json")
 @common
 def bookies(settings: Settings) -> None:
-    """List the bookies, those that are down included; with --json one object a line.
+    """List all bookies, including those that are down.
 
-    Ledgers, used and free are those that a bookie reported last, up to ten seconds ago. Of a bookie that is
-    being decommissioned, the ledgers that still need it are counted, and not what its disk still has. A
-    narrow terminal shows no ids, unless two have one name; --json has all.
+    Ledgers, used and free space are as last reported by a bookie, up to ten seconds ago. For a bookie that is
+    being decommissioned, "ledgers" is the number of ledgers that still need it. With --json, the command
+    prints one object per line. A narrow terminal omits IDs, unless two bookies have the same name.
     """
     from ...cluster.status import cluster_overview as overview
     from ..connection.cluster_connection import quorum, run_call

@@ -1,4 +1,4 @@
-"""`dlog bench`: rates, percentiles and the machine's own floor."""
+"""`dlog bench`: measure rates, latencies and the baseline of the machine."""
 
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,36 @@ from ..framework.progress import show_progress
     """,
 )
 def command() -> None:
-    """Measure. Every figure depends on the machine: compare with `dlog bench floor` of the same run."""
+    """Measure rates and latencies.
+
+    All figures depend on the machine. Compare them with `dlog bench floor` of the same run.
+    """
 
 
 @command.command(cls=CliCommand, examples="dlog bench floor --data /mnt/disk --size 1024 --json")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="A directory on the device to measure (default: the temporary directory).",
+    help="Directory on the device to measure (default: the temporary directory).",
 )
-@click.option("--size", type=click.IntRange(1, 1 << 20), default=1024, help="Bytes a record.")
-@click.option("--seconds", type=click.FloatRange(0.1), default=6.0, help="For all three.")
+@click.option(
+    "--size",
+    type=click.IntRange(1, 1 << 20),
+    default=1024,
+    help="Record size in bytes (default 1024).",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1),
+    default=6.0,
+    help="Duration of all three measurements together, in seconds (default 6).",
+)
 @without_cluster()
 def floor(settings: Settings, data: Path | None, size: int, seconds: float) -> None:
-    """What this machine allows: a sync, a replicated sync, and framing at full speed."""
+    """Measure the baseline of this machine.
+
+    The three measurements are a sync, a replicated sync, and framing at full speed.
+    """
     from ...testing.bench.measure.hardware_baseline import measure
 
     with show_progress(settings, lambda s: f"measuring for {seconds:g} s: {s:.0f} s"):
@@ -50,44 +66,57 @@ def floor(settings: Settings, data: Path | None, size: int, seconds: float) -> N
         f"framed, sent to three, synced     {framing['records_per_s']:,} records/s,"
         f" {framing['bytes_per_s'] / 1e6:,.0f} MB/s"
     )
-    click.echo(f"programs of other terminals took {baseline['others_cpu_pct']} % of the CPU")
+    click.echo(f"programs of other terminals used {baseline['others_cpu_pct']} % of the CPU")
 
 
 _LOAD_OPTIONS = (
-    click.option("--log", "log_name", metavar="NAME", help="Default: its own, deleted after."),
     click.option(
-        "--records", type=click.IntRange(0), default=0, help="End after so many, not by time."
+        "--log",
+        "log_name",
+        metavar="NAME",
+        help="Log to use (default: a new one, deleted afterwards).",
+    ),
+    click.option(
+        "--records",
+        type=click.IntRange(0),
+        default=0,
+        help="Number of records, instead of a duration (default 0: use --seconds).",
     ),
     click.option(
         "--seconds",
         type=click.FloatRange(0, min_open=True),
         default=10.0,
         show_default=True,
-        help="End after so long, unless --records is given.",
+        help="Duration in seconds. Ignored with --records.",
     ),
     click.option(
         "--size",
         type=click.IntRange(1, 1032192),
         default=1024,
         show_default=True,
-        help="Bytes a record.",
+        help="Record size in bytes.",
     ),
-    click.option("--rate", type=click.FloatRange(0), default=0.0, help="Records/s; 0: full speed."),
+    click.option(
+        "--rate",
+        type=click.FloatRange(0),
+        default=0.0,
+        help="Target rate in records per second (default 0: full speed).",
+    ),
     click.option(
         "--logs",
         type=click.IntRange(1, 10_000),
         default=1,
         show_default=True,
-        help="Written side by side.",
+        help="Number of logs that are written concurrently.",
     ),
     click.option(
         "--outstanding",
         type=click.IntRange(0),
         default=0,
-        help="1: one at a time; 0: no limit.",
+        help="Maximum number of outstanding writes (default 0: no limit).",
     ),
 )
-"""Which log, how many records, and at which rate."""
+"""Log, number of records and rate."""
 
 _FORM_OPTIONS = (
     click.option(
@@ -95,7 +124,7 @@ _FORM_OPTIONS = (
         type=click.Choice(["submit", "bulk", "packed"]),
         default="submit",
         show_default=True,
-        help="How records are written: one a call, many, or as columns (at full speed).",
+        help="Write call: one record per call, many records, or columns (at full speed).",
     ),
     click.option(
         "--as",
@@ -103,32 +132,32 @@ _FORM_OPTIONS = (
         type=click.Choice(["records", "columns"]),
         default="records",
         show_default=True,
-        help="How they are read: as objects, or as an entry's columns.",
+        help="Form in which records are read: objects, or the columns of an entry.",
     ),
     click.option(
         "--codec",
         type=click.Choice(["none", "lz4", "zstd"]),
-        help="What entries are compressed with.  [default: the log's]",
+        help="Compression codec of entries.  [default: the log's]",
     ),
     click.option(
         "--payload",
         type=click.Choice(["random", "noise", "json"]),
         default="random",
         show_default=True,
-        help="The same random bytes in each record, others in each, or events (by bulk or packed).",
+        help="Content: the same random bytes in all records, different ones, or events (bulk or packed).",
     ),
     click.option(
         "--picture",
         type=click.File("w", encoding="utf-8", lazy=False, atomic=True),
         metavar="FILE",
-        help="Draw the run: records of each second, latency by percent. An SVG, for any browser.",
+        help="SVG file for a diagram of the records per second and the latency percentiles.",
     ),
 )
-"""The calls, the form of the records, and the form of the result."""
+"""Calls, form of the records and form of the result."""
 
 
 def log_options(function: Any) -> Any:
-    """What the benches of logs take."""
+    """Add the options of the benchmarks of logs."""
     for option in (*_LOAD_OPTIONS, *_FORM_OPTIONS):
         function = option(function)
     return function
@@ -145,7 +174,10 @@ def log_options(function: Any) -> Any:
 @log_options
 @common
 def write(settings: Settings, **given: Any) -> None:
-    """Write records: rate, and latency from the call (with --rate: the intended time) to durable."""
+    """Measure writes: the rate, and the latency until records are durable.
+
+    The latency starts at the call, or with --rate at the intended time.
+    """
     from ...testing.bench.cases.write import measure
 
     _run_benchmark(settings, measure, given)
@@ -160,11 +192,14 @@ def write(settings: Settings, **given: Any) -> None:
     "--passes",
     type=click.IntRange(2),
     default=None,
-    help="Read all of it so often: from the device, then from the page cache.",
+    help="Number of times to read everything: first from the device, then from the page cache.",
 )
 @common
 def read(settings: Settings, passes: int | None, **given: Any) -> None:
-    """Fill a log, then read it from its beginning; only reading counts."""
+    """Measure reads of a log from its beginning.
+
+    The command first fills the log, which is not measured.
+    """
     from ...testing.bench.cases.read import measure
 
     _run_benchmark(settings, measure, {**given, "passes": passes or 0})
@@ -174,7 +209,7 @@ def read(settings: Settings, passes: int | None, **given: Any) -> None:
 @log_options
 @common
 def tail(settings: Settings, **given: Any) -> None:
-    """A writer and a reader in two processes: latency from the write call to the record in hand."""
+    """Measure the latency from a write call to the delivery of the record in another process."""
     from ...testing.bench.cases.tail import measure
 
     _run_benchmark(settings, measure, given)
@@ -184,7 +219,7 @@ def tail(settings: Settings, **given: Any) -> None:
 @log_options
 @common
 def beside(settings: Settings, **given: Any) -> None:
-    """One record at a time, while another process reads at full speed; counts elections meanwhile."""
+    """Measure single-record writes while another process reads at full speed, and count elections."""
     from ...testing.bench.cases.interference import measure
 
     _run_benchmark(settings, measure, given)
@@ -214,7 +249,7 @@ def _run_benchmark(settings: Settings, measure: Any, option_values: dict[str, An
     if file is not None:
         from ...testing.bench.measure.svg_report import picture
 
-        file.write(picture(result, f"dlog bench {command_name}, {plan.size} B a record"))
+        file.write(picture(result, f"dlog bench {command_name}, {plan.size} B per record"))
     if settings.json:
         emit(result)
         return
@@ -233,21 +268,21 @@ def _run_benchmark(settings: Settings, measure: Any, option_values: dict[str, An
     if "stored_bytes" in result:
         ratio = result["bytes"] / max(1, result["stored_bytes"])
         cpu_us = result["writer_cpu_us"]
-        click.echo(f"{ratio:.2f} payload bytes a byte stored; {cpu_us:.2f} µs of CPU a record")
+        click.echo(f"{ratio:.2f} payload bytes per stored byte; {cpu_us:.2f} µs of CPU per record")
     if "elections" in result:
         beside_rate = result.get("beside", {}).get("records_per_s", 0.0)
         click.echo(
-            f"read beside it: {beside_rate:,.0f} records/s; elections: {result['elections']}"
+            f"concurrent reader: {beside_rate:,.0f} records/s; elections: {result['elections']}"
         )
     click.echo(
-        f"programs of other terminals, a cluster's too, took {result['others_cpu_pct']} % of the CPU"
+        f"programs of other terminals, including a cluster, used {result['others_cpu_pct']} % of the CPU"
     )
     if file is not None:
         click.echo(f"picture: {file.name}")
 
 
 def _print_build(settings: Settings) -> None:
-    """What all figures below are of."""
+    """Print the interpreter build to which all figures apply."""
     from ...testing.bench.measure.interpreter_info import this_build
 
     build = this_build()

@@ -1,4 +1,4 @@
-"""`dlog chaos`: faults on real processes or containers, judged by what the clients saw."""
+"""`dlog chaos`: inject faults into real processes or containers, and check the results of the clients."""
 
 import math
 import time
@@ -22,7 +22,7 @@ place_option = click.option(
     type=click.Choice(["processes", "containers"]),
     default="processes",
     show_default=True,
-    help="Where the nodes run.",
+    help="Environment in which the nodes run.",
 )
 
 
@@ -30,16 +30,16 @@ place_option = click.option(
     cls=Group,
     examples="""
     dlog chaos list
-    dlog chaos run kills                               60 s of kill -9 and SIGSTOP; a report at the end
+    dlog chaos run kills                               kill -9 and SIGSTOP for 60 s, then a report
     dlog chaos run kills --seed 7 --seconds 300 --out ./kills-7
     dlog chaos run my.toml --on containers
     dlog chaos run strangers --http --by-hand --out ./drill
     dlog chaos mend ./drill --end
-    dlog chaos check ./kills-7/history                 the verdict once more, from the history alone
+    dlog chaos check ./kills-7/history                 check a stored history again
     """,
 )
 def command() -> None:
-    """Kill, pause, cut, fill and break a cluster of its own, and prove that nothing acknowledged was lost."""
+    """Inject faults into a test cluster and check that no acknowledged record is lost."""
 
 
 @command.command(
@@ -51,32 +51,34 @@ def command() -> None:
     """,
 )
 @click.argument("file", metavar="FILE")
-@click.option("--seed", type=click.IntRange(0), help="Default: the file's.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the run (default: as in the file).")
 @click.option(
-    "--seconds", type=click.FloatRange(1), help="How long faults are played (default: the file's)."
+    "--seconds",
+    type=click.FloatRange(1),
+    help="Duration of the fault injection, in seconds (default: as in the file).",
 )
 @place_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
-    help="A new directory for history and report (default: ./chaos-NAME-SEED-TIME).",
+    help="New directory for history and report (default: ./chaos-NAME-SEED-TIME).",
 )
-@click.option("--keep-data", is_flag=True, help="Keep the nodes' data directories too.")
+@click.option("--keep-data", is_flag=True, help="Keep the data directories of the nodes.")
 @click.option(
     "--http",
     is_flag=True,
-    help="Nodes and clients answer /metrics; OUT/cluster/targets.json names them, for Prometheus.",
+    help="Serve /metrics of nodes and clients; OUT/cluster/targets.json lists them for Prometheus.",
 )
 @click.option(
     "--by-hand",
     is_flag=True,
-    help="Each fault, and the run, lasts until dlog chaos mend ends it: to try what a runbook says.",
+    help="Keep each fault, and the run, until dlog chaos mend ends it. Use it to practice runbooks.",
 )
 @click.option(
     "--node-module",
     default="",
     metavar="MODULE",
-    help="Run nodes as another module than dlog's own: how planted bugs are tried.",
+    help="Module to run as nodes instead of dlog, for injected bugs.",
 )
 @without_cluster()
 def run(
@@ -91,10 +93,11 @@ def run(
     by_hand: bool,
     node_module: str,
 ) -> None:
-    """Play a scenario (a TOML file, or the name of a packaged one) on a fresh cluster, and judge it.
+    """Run a scenario on a new cluster, and check the results.
 
-    Exit codes: 0 the verdict is OK, 6 it is FAIL or VOID, 5 the scenario needs what this machine does not
-    have (root, a loop device, Docker), 1 the run itself failed.
+    FILE is a TOML file or the name of a packaged scenario. The exit code is 0 for the result OK, and 6 for
+    FAIL or VOID. It is 5 if the machine lacks a requirement of the scenario (root, a loop device, Docker),
+    and 1 if the run itself failed.
     """
     import trio
 
@@ -103,7 +106,7 @@ def run(
     from ...testing.chaos.run import runner
 
     if http and place == "containers":
-        raise click.UsageError("--http is for processes: containers have pages of their own")
+        raise click.UsageError("--http requires processes: containers have their own HTTP pages")
     scenario = load(file)
     seed = scenario.seed if seed is None else seed
     directory = out or _default_directory(scenario.name, seed)
@@ -148,7 +151,7 @@ def _default_directory(scenario_name: str, seed: int) -> Path:
 
 
 def _check_duration(scenario: Any, duration_s: float) -> None:
-    """Refuse a run that is shorter than the scenario and too short for its bounds."""
+    """Reject a run that is shorter than the scenario and too short for its limits."""
     from ...testing.chaos.run import runner
 
     if duration_s >= scenario.seconds:
@@ -157,12 +160,12 @@ def _check_duration(scenario: Any, duration_s: float) -> None:
     if duration_s < needed_s:
         raise click.UsageError(
             f"--seconds {duration_s:g} is too short for {scenario.name}, so the result would be VOID: its"
-            f" bounds need about {math.ceil(needed_s)} s (the scenario has {scenario.seconds:g} s)"
+            f" limits need about {math.ceil(needed_s)} s (the scenario has {scenario.seconds:g} s)"
         )
 
 
 def _report(settings: Settings, outcome: Any, keep_data: bool) -> None:
-    """Write result and report of a run, print the verdict, and exit with its code."""
+    """Write the result and the report of a run, print the result, and exit with its code."""
     from ...testing.chaos.run import runner
     from ...testing.chaos.run.html_report import write_report
 
@@ -179,15 +182,17 @@ def _report(settings: Settings, outcome: Any, keep_data: bool) -> None:
 @command.command(
     cls=CliCommand,
     examples="""
-    dlog chaos mend ./drill                            the node that was killed is started, the disk is free
-    dlog chaos mend ./drill --end                      and the run is judged
+    dlog chaos mend ./drill                            end the current faults: restart nodes, free disks
+    dlog chaos mend ./drill --end                      also end the run, and check its results
     """,
 )
 @click.argument("directory", metavar="OUT", type=click.Path(exists=True, path_type=Path))
-@click.option("--end", is_flag=True, help="Begin no more faults either: the run is judged.")
+@click.option(
+    "--end", is_flag=True, help="Start no further faults: end the run and check its results."
+)
 @without_cluster("timeout")
 def mend(settings: Settings, directory: Path, end: bool) -> None:
-    """End the faults that are on now in a run that was started with --out OUT."""
+    """End the current faults of a run that was started with --out OUT."""
     from ...testing.chaos.run import runner
 
     word = runner.END if end else runner.MEND
@@ -197,7 +202,7 @@ def mend(settings: Settings, directory: Path, end: bool) -> None:
         if time.monotonic() > give_up_at:
             runner.withdraw_command(directory, word)
             raise click.ClickException(
-                f"nobody plays in {directory}, or not yet: dlog chaos run … --out {directory}"
+                f"no run is active in {directory}: dlog chaos run … --out {directory}"
             )
         time.sleep(runner.COMMANDS_POLL_S)
 
@@ -206,7 +211,10 @@ def mend(settings: Settings, directory: Path, end: bool) -> None:
 @click.argument("history", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @without_cluster()
 def check(settings: Settings, history: Path) -> None:
-    """Judge a kept history once more. Exit code 0 for OK, 6 for FAIL and VOID."""
+    """Check a stored history again.
+
+    The exit code is 0 for OK, and 6 for FAIL and VOID.
+    """
     from ...testing.chaos.run import runner
 
     outcome = runner.check(history)
@@ -219,7 +227,7 @@ def check(settings: Settings, history: Path) -> None:
 @place_option
 @without_cluster()
 def list_(settings: Settings, place: str) -> None:
-    """The packaged scenarios, and which of them can be played here."""
+    """List the packaged scenarios, and whether they can run here."""
     from ...testing.chaos.model.scenario_file import load, packaged
     from ...testing.chaos.run import runner
 
@@ -240,13 +248,13 @@ def list_(settings: Settings, place: str) -> None:
             )
             continue
         rows.append([name, f"{scenario.seconds:g} s", scenario.about])
-        rows += [["", "", f"not here: {line}"] for line in missing]
+        rows += [["", "", f"unavailable: {line}"] for line in missing]
     if not settings.json:
-        table(("scenario", "time", "what it does"), rows)
+        table(("scenario", "time", "description"), rows)
 
 
 def _adapter_class(adapter_name: str) -> Any:
-    """How to make the adapter of a place."""
+    """Return the adapter class of an environment."""
     if adapter_name == "containers":
         from ...testing.chaos.adapters.containers import Containers
 
