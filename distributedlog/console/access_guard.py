@@ -1,12 +1,19 @@
-"""Who is let in. The console shows other people's data on a port that every page and user of the
-machine can reach.
+"""Protect the console against other users of the machine and against other web pages.
 
-- A token opens it. It comes in the link's fragment, which no browser sends, logs or refers; the page hands it
-  over by POST and gets a cookie that scripts cannot read and other sites cannot send.
-- Only names that are ours are answered (421 else): a page whose name was pointed here reads nothing.
-- Whatever is asked comes from a page of ours (Sec-Fetch-Site; where it changes something, Origin; 403 else).
-- What the page may do is written into each answer: scripts and styles of ours alone, none within the page, no
-  request elsewhere, in nobody's frame.
+The console shows records on a port that every page and every user of the machine can reach.
+
+- A token opens it. The link has the token in its fragment, which browsers neither send, log nor refer. The
+page
+  sends it by POST and gets a cookie that scripts cannot read and other sites cannot send.
+- Only requests to a configured host name are answered (421 otherwise). A page whose name was redirected to
+this
+  address (DNS rebinding) can read nothing.
+- Requests must come from a page of the console, by Sec-Fetch-Site, or by Origin if they are not GET or HEAD
+(403
+  otherwise).
+- Headers of each answer restrict the page: only scripts and styles of the console, no inline scripts or
+styles, no
+  requests to other servers, no embedding in frames.
 """
 
 import hmac
@@ -15,9 +22,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from .http import JSON, ConsolePage, Request, as_page
 
-WRONG_TOKEN = "that is not the token: open the link that was printed last"
+WRONG_TOKEN = "wrong token: open the link that was printed last"
 SESSIONS_MAX = 64
-"""The oldest one gives way."""
+"""Maximum number of sessions. A new one replaces the oldest."""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
@@ -29,21 +36,24 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""On everything that is answered."""
+"""Headers of every answer."""
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 FOREIGN_SITES = ("cross-site", "same-site")
-"""What a browser says in Sec-Fetch-Site of a request by a page that is not ours. To it another port of an
-address is the same site: it sends our cookie along, and what was asked would be done, though not shown."""
+"""Values of Sec-Fetch-Site for requests by pages of other sites.
+
+To a browser, another port of the same address is the same site. It sends the cookie along, so the request
+would be executed, although its answer would not be shown.
+"""
 
 
 class AccessGuard:
-    """Sessions of one console. ``draw`` gives a text that nobody can guess."""
+    """The sessions of one console. ``random_text`` returns an unpredictable string."""
 
     def __init__(
         self, token: str, port: int, hosts: Collection[str], random_text: Callable[[], str]
     ) -> None:
         named = [*LOCAL, *hosts]
-        # A browser leaves the port of its scheme out: behind a proxy, or on port 80.
+        # Behind a proxy or on port 80, browsers omit the port.
         self._hosts = {f"{name}:{port}".lower() for name in named} | {
             name.lower() for name in hosts
         }
@@ -52,29 +62,41 @@ class AccessGuard:
         self._token = token
         self._random_text = random_text
         self._sessions: dict[str, bytes] = {}
-        """By cookie: what was shown for it, where that is somebody's own."""
+        """Cookie to the user token that was presented for it, or b"" for the console's own token."""
         self.cookie_name = f"dlog-console-{port}"
-        """By port: consoles of two clusters on one machine do not put each other out."""
+        """With the port, so that consoles of two clusters on one machine do not share a cookie."""
 
     def check(self, request: Request, open_paths: Collection[str]) -> ConsolePage | None:
-        """Why a request is not answered; None: it may be. ``open_paths`` show nothing of the cluster."""
+        """Check host, origin and session of a request.
+
+        Args:
+            request: The request.
+            open_paths: Paths that need no session, because they show nothing of the cluster.
+
+        Returns:
+            The error page, or None if the request is allowed.
+        """
         host = request.headers.get("host", "").lower()
         if host not in self._hosts:
-            return as_page(421, {"error": f"this is no {host[:100]!r}; --allow-host NAME adds one"})
+            return as_page(
+                421, {"error": f"unknown host {host[:100]!r}. Use --allow-host NAME to add it"}
+            )
         if request.method not in ("GET", "HEAD"):
             origin = request.headers.get("origin", "").lower()
             scheme, _, name = origin.partition("://")
             if scheme not in ("http", "https") or name not in self._hosts:
-                return as_page(403, {"error": "only pages of the console may ask that"})
+                return as_page(403, {"error": "only pages of the console may send this request"})
         elif request.path not in open_paths:
             if request.headers.get("sec-fetch-site", "").lower() in FOREIGN_SITES:
-                return as_page(403, {"error": "only pages of the console may ask that"})
+                return as_page(403, {"error": "only pages of the console may send this request"})
             if self.session(request) is None:
-                return as_page(401, {"error": "open the link that dlog console printed"})
+                return as_page(
+                    401, {"error": "no session: open the link that dlog console printed"}
+                )
         return None
 
     def session(self, request: Request) -> str | None:
-        """Whose request it is, by its cookie; None: nobody's."""
+        """Return the session of a request by its cookie, or None."""
         for part in request.headers.get("cookie", "").split(";"):
             name, _, value = part.strip().partition("=")
             if name == self.cookie_name and value in self._sessions:
@@ -82,12 +104,12 @@ class AccessGuard:
         return None
 
     def presented_token(self, request: Request) -> bytes | None:
-        """What was shown for the cookie of a request; None: nothing was."""
+        """Return the user token of the request's session, or None without a session."""
         session = self.session(request)
         return None if session is None else self._sessions[session]
 
     def open_session(self, request: Request) -> ConsolePage:
-        """Answer the POST that carries the token."""
+        """Answer the POST that contains the token."""
         token = self.token_of(request)
         if isinstance(token, ConsolePage):
             return token
@@ -96,9 +118,9 @@ class AccessGuard:
         return self.admit()
 
     def token_of(self, request: Request) -> str | ConsolePage:
-        """The token that a POST carries; a page that says that it carries none."""
+        """Return the token in a POST, or the error page."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-            return as_page(415, {"error": f"a token comes as {JSON}"})
+            return as_page(415, {"error": f"a token must be sent as {JSON}"})
         try:
             value = json.loads(request.body)["token"]
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -106,7 +128,7 @@ class AccessGuard:
         return value if isinstance(value, str) else as_page(403, {"error": WRONG_TOKEN})
 
     def admit(self, presented_token: bytes = b"") -> ConsolePage:
-        """A cookie for who has shown that."""
+        """Open a session for a presented token, and return the page that sets its cookie."""
         session = self._random_text()
         self._sessions[session] = presented_token
         while len(self._sessions) > SESSIONS_MAX:
@@ -116,5 +138,5 @@ class AccessGuard:
 
 
 def is_listen_allowed(host: str, allowed_hosts: Sequence[str]) -> bool:
-    """Beyond the machine's own address a console has a name that it is reached by."""
+    """Whether a console may listen on this host. Beyond loopback addresses it requires a host name."""
     return host in ("127.0.0.1", "::1", "localhost") or bool(allowed_hosts)

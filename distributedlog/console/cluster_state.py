@@ -1,7 +1,7 @@
-"""The cluster's state for the page: the verdict first, then each node with what it says of itself.
+"""Collect the state of the cluster for the page: health first, then each node with its own figures.
 
-What a node says is a peer's: numbers are taken as numbers or not at all, texts are cut and shown as texts.
-What is not known is None, never 0.
+Figures of nodes are untrusted: values that are not numbers are dropped, and texts are cut and shown as plain
+text. Unknown values are None, never 0.
 """
 
 from collections import deque
@@ -32,23 +32,27 @@ from .rate_history import RateHistory
 from .suggested_command import command_for
 
 STATUS_S = 6.0
-"""Half of it without a quorum: then the page says so."""
+"""Timeout of the status, in seconds. Without a quorum half of it is used, then the page reports the loss."""
 INFO_S = 1.0
-"""A node that says nothing for so long is a row without numbers."""
+"""Timeout of a node's figures, in seconds. Afterwards its row has no numbers."""
 QUERIES_AT_ONCE = 32
 ROWS_MAX = 200
 POINTS_MAX = 900
-"""Of the charts: what was seen last, while somebody looked. History is Prometheus' task."""
+"""Maximum number of points in the charts, collected while a browser is connected.
+
+Prometheus stores the history.
+"""
 REASONS_MAX = 100
 TEXT_MAX = 300
-"""Characters of what somebody else said."""
+"""Maximum number of characters of a text from a node."""
 SLOW_FACTOR = 3
 SLOW_S = 0.02
-"""A disk is slow whose p99 is above this, and so many times the median of the others."""
+"""A disk is slow if its sync p99, in seconds, exceeds this and `SLOW_FACTOR` times the median of the others.
+"""
 
 
 class ClusterState:
-    """Looks at one cluster, again and again. For one task at a time."""
+    """Polls one cluster repeatedly. For one task at a time."""
 
     def __init__(
         self, nodes: NodeLinks, metadata: MetadataClient, where: str, wall_ms: Callable[[], int]
@@ -61,14 +65,17 @@ class ClusterState:
         self._status_cache = StatusCache()
         self._points: deque[dict[str, float | None]] = deque(maxlen=POINTS_MAX)
         self._answered_at: dict[str, float] = {}
-        """By address: when a node's numbers came last."""
+        """Address to the time of the last figures of this node."""
         self.waited_s = 0.0
-        """Of the last look: for who did not answer. That is no load to anybody."""
+        """Seconds that the last poll waited for unavailable nodes, which is not a load on the cluster."""
         self.labels: dict[str, str] = {}
-        """Of the bookies that are known, by id."""
+        """Labels of the known bookies, by ID."""
 
     async def poll(self) -> dict[str, Any]:
-        """The state, also without a quorum. Bounded: the worst come first, what is left out is counted."""
+        """Return the state, also without a quorum.
+
+        Its size is limited: the most serious rows come first, and omitted ones are counted.
+        """
         started_at = trio.current_time()
         cluster_status = await self._status()
         self.waited_s = trio.current_time() - started_at if cluster_status["logs"] is None else 0.0
@@ -122,23 +129,23 @@ class ClusterState:
         }
 
     def points(self) -> list[dict[str, float | None]]:
-        """What was seen of all bookies together, a point a look, the oldest first."""
+        """Return the rates of all bookies together, one point per poll, oldest first."""
         return list(self._points)
 
     async def _status(self) -> dict[str, Any]:
-        """As `overview.status`; also where not one metadata node answers."""
+        """Return the status, or an unknown one if no metadata node answers."""
         problem = f"no metadata node has answered for {STATUS_S:g} s"
         with trio.move_on_after(STATUS_S):
             try:
                 return await status(self._metadata, STATUS_S, self._status_cache)
             except (NotAllowed, NotAuthenticated):
-                raise  # that one may not see it says nothing of how the cluster is
+                raise  # missing rights do not describe the health of the cluster
             except DistributedLogError as error:
                 problem = str(error)
         return unknown(problem)
 
     async def _query_infos(self, addresses: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What the nodes say of themselves, by address; those that say nothing are not in it."""
+        """Return the figures of the nodes by address, without those that do not answer."""
         infos: dict[str, dict[str, Any]] = {}
         limiter = trio.CapacityLimiter(QUERIES_AT_ONCE)
 
@@ -158,7 +165,7 @@ class ClusterState:
         return infos
 
     async def _proxies(self) -> list[tuple[ProxyRegistration, str]]:
-        """Those that are registered now, with their addresses; [] where the metadata cannot say it."""
+        """Return the registered proxies with their addresses; [] if the metadata is unavailable."""
         registrations: list[ProxyRegistration] = []
         with trio.move_on_after(INFO_S), suppress(DistributedLogError):
             async for item in Scan(self._metadata, PREFIX):
@@ -206,7 +213,7 @@ class ClusterState:
         }
 
     def _silent_s(self, address: str | None, now: float) -> float | None:
-        """For how long a node has said nothing; None: never heard here."""
+        """Return the seconds since a node last answered; None if it never did."""
         answered_at = self._answered_at.get(address or "")
         return None if answered_at is None else round(now - answered_at, 1)
 
@@ -254,7 +261,7 @@ class ClusterState:
             return None
         try:
             return self._rates.quantile(bookie, now, counts, 0.99)
-        except ValueError:  # another version's bounds
+        except ValueError:  # another version has other buckets
             return None
 
     def _member_row(
@@ -294,17 +301,20 @@ class ClusterState:
 
 
 def is_in_limbo(info: Mapping[str, Any]) -> bool:
-    """Does a bookie say so? Ledgers that it does not know any more are in limbo too, and not counted."""
+    """Return whether a bookie has ledgers in limbo state, so that it cannot prove to have all their entries.
+
+    ``limbo_below`` stands for ledgers that the bookie has no record of. They are not counted.
+    """
     return bool(number(info, "limbo_ledgers") or number(info, "limbo_below"))
 
 
 def is_well(row: Mapping[str, Any]) -> bool:
-    """Nothing is to be seen there; the others come first."""
+    """Return whether a bookie has no problem. Others are listed first."""
     return row["state"] == "up" and row["answers"] and not (row["in_limbo"] or row["slow"])
 
 
 def with_labels(text: str, labels: Mapping[str, str]) -> str:
-    """For eyes: bookies by their labels instead of their ids, which the commands have. As `cut` does, cut."""
+    """Replace bookie IDs with labels, for display, and cut the text. Commands keep the IDs."""
     return cut(
         replace_bookie_ids(
             text, lambda bookie_id: labels.get(bookie_id, f"{bookie_id[:ID_CHARS]}…")
@@ -313,7 +323,7 @@ def with_labels(text: str, labels: Mapping[str, str]) -> str:
 
 
 def mark_slow(rows: Sequence[dict[str, Any]]) -> None:
-    """Set ``slow`` where a disk's p99 is far from its peers'. With fewer than three nobody is."""
+    """Set ``slow`` if the sync p99 of a disk is far above that of the others, with at least three disks."""
     measured = [row for row in rows if row["sync_p99_s"] is not None]
     for row in measured:
         other_p99s = [other["sync_p99_s"] for other in measured if other is not row]
@@ -323,18 +333,18 @@ def mark_slow(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def total(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Of those that are known; None: of none."""
+    """Return the sum of the known values, or None if none is known."""
     values = [row[name] for row in rows if row[name] is not None]
     return sum(values) if values else None
 
 
 def number(info: Mapping[str, Any], name: str) -> float | None:
-    """A number that a peer said, or None: another version says others."""
+    """Return a number from a node's figures, or None if it is missing or not a number."""
     value = info.get(name)
     return value if isinstance(value, int | float) and abs(value) < 2**63 else None
 
 
 def cut(text: Any, length: int = TEXT_MAX) -> str:
-    """As a text that is not too long."""
+    """Return the value as text of limited length."""
     full_text = str(text)
     return full_text if len(full_text) <= length else full_text[: length - 1] + "…"

@@ -1,7 +1,7 @@
-"""HTTP for a browser: requests with a query and a small body, pages, and answers that go on.
+"""HTTP server for a browser: requests with a query and a small body, pages, and event streams.
 
-One request a connection. Bounds on everything: connections, heads, bodies, and seconds for a request and for
-each write; who comes when all connections are taken is told so (503).
+Each connection carries one request. Everything is limited: connections, heads, bodies, and the time of a
+request and of each write. If all connections are in use, further clients receive 503.
 """
 
 import json
@@ -20,14 +20,14 @@ from ..runtime.schedule.work_failures import WorkFailures
 
 CONNECTIONS_MAX = 64
 REQUEST_S = 10.0
-"""To the end of a request."""
+"""Timeout for receiving a request, in seconds."""
 WRITE_S = 5.0
-"""A peer that takes nothing for so long is hung up on."""
+"""A peer that accepts no bytes for this long, in seconds, is disconnected."""
 RECEIVE_BYTES = 4096
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 4 * 1024
 FIELDS_MAX = 16
-"""Of a query."""
+"""Maximum number of query fields."""
 JSON = "application/json"
 EVENTS = "text/event-stream"
 
@@ -36,7 +36,7 @@ log = get_logger("distributedlog.console")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a browser asks. Names of headers are in lower case; of those that come twice the last counts."""
+    """A request of a browser. Header names are in lower case; of repeated headers the last applies."""
 
     method: str
     path: str
@@ -44,12 +44,12 @@ class Request:
     headers: Mapping[str, str]
     body: bytes = b""
     peer: str = ""
-    """Where it comes from: an address and a port."""
+    """Address and port of the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsolePage:
-    """An answer that ends."""
+    """A complete answer."""
 
     status: int
     body: bytes
@@ -58,12 +58,12 @@ class ConsolePage:
 
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Hands bytes to the peer, waiting at most `WRITE_S`. Raises `ConnectionLost`."""
+"""Sends bytes to the peer, waiting at most `WRITE_S`. Raises `ConnectionLost`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventStreamResponse:
-    """An answer that goes on: ``run`` sends until it returns, or is cancelled when the peer hangs up."""
+    """A streamed answer. ``run`` sends until it returns, or is cancelled when the peer disconnects."""
 
     run: Callable[[Send], Awaitable[None]]
     content_type: str = EVENTS
@@ -73,14 +73,17 @@ HandleRequest = Callable[[Request], Awaitable[ConsolePage | EventStreamResponse]
 
 
 def as_page(status: int, value: object) -> ConsolePage:
-    """As JSON."""
+    """Return a page with a JSON value."""
     return ConsolePage(status, json.dumps(value).encode())
 
 
 async def serve_http(
     listener: Listener, handle: HandleRequest, common_headers: Mapping[str, str]
 ) -> None:
-    """Answer on ``listener`` until cancelled, with the headers ``always`` on everything; closes it."""
+    """Answer requests on a listener until cancelled, then close the listener.
+
+    ``common_headers`` are part of every answer.
+    """
     open_connections = 0
 
     async def one(connection: Connection) -> None:
@@ -93,9 +96,9 @@ async def serve_http(
                 common_headers,
             )
         except (ConnectionLost, h11.ProtocolError):
-            pass  # a peer that hung up or speaks something else: its loss
+            pass  # the peer disconnected or does not speak HTTP
         except Exception:
-            log.exception("a request of %s", connection.peer)  # and no other's
+            log.exception("a request of %s", connection.peer)  # the other connections continue
         finally:
             open_connections -= 1
             connection.close()
@@ -103,7 +106,7 @@ async def serve_http(
     async def accept_all(nursery: trio.Nursery) -> None:
         while True:
             connection = await listener.accept()
-            if open_connections >= 2 * CONNECTIONS_MAX:  # an answer of 503 needs a connection, too
+            if open_connections >= 2 * CONNECTIONS_MAX:  # an answer of 503 also needs a connection
                 connection.close()
             else:
                 nursery.start_soon(one, connection)
@@ -164,7 +167,7 @@ async def _cancel_on_hangup(connection: Connection, scope: trio.CancelScope) -> 
 
 
 async def _read_request(connection: Connection, http: h11.Connection) -> Request | None:
-    """One request, or None when the peer hangs up before its end. Raises `h11.RemoteProtocolError`."""
+    """Return one request, or None if the peer disconnects first. Raises `h11.RemoteProtocolError`."""
     buffer = memoryview(bytearray(RECEIVE_BYTES))
     request_head: h11.Request | None = None
     body = b""
@@ -176,10 +179,10 @@ async def _read_request(connection: Connection, http: h11.Connection) -> Request
             body += bytes(event.data)
             if len(body) > BODY_BYTES_MAX:
                 raise h11.RemoteProtocolError(
-                    f"a body has {BODY_BYTES_MAX} bytes at most", error_status_hint=413
+                    f"the body exceeds {BODY_BYTES_MAX} bytes", error_status_hint=413
                 )
         elif isinstance(event, h11.EndOfMessage):
-            assert request_head is not None, "an end comes after a beginning"
+            assert request_head is not None, "h11 yields the head before the end"
             return _parse_request(request_head, body, connection.peer)
         elif event is h11.NEED_DATA:
             count = await connection.receive_into(buffer)
@@ -189,12 +192,12 @@ async def _read_request(connection: Connection, http: h11.Connection) -> Request
 
 
 def _parse_request(head: h11.Request, body: bytes, peer: str) -> Request:
-    """Raises `h11.RemoteProtocolError`."""
+    """Raises `h11.RemoteProtocolError` if the query has too many fields."""
     path, _, query = head.target.decode("ascii", "replace").partition("?")
     try:
         fields = parse_qsl(query, keep_blank_values=True, max_num_fields=FIELDS_MAX)
     except ValueError:
-        raise h11.RemoteProtocolError(f"a query has {FIELDS_MAX} fields at most") from None
+        raise h11.RemoteProtocolError(f"the query exceeds {FIELDS_MAX} fields") from None
     return Request(
         head.method.decode("ascii", "replace"),
         unquote(path),
@@ -206,7 +209,7 @@ def _parse_request(head: h11.Request, body: bytes, peer: str) -> Request:
 
 
 async def _send_all(connection: Connection, data: bytes) -> None:
-    """Raises `ConnectionLost`, also of a peer that takes nothing."""
+    """Send all bytes. Raises `ConnectionLost`, also if the peer accepts nothing for `WRITE_S`."""
     unsent = memoryview(data)
     with trio.move_on_after(WRITE_S) as scope:
         while unsent:
@@ -214,4 +217,4 @@ async def _send_all(connection: Connection, data: bytes) -> None:
             if unsent:
                 await connection.wait_writable()
     if scope.cancelled_caught:
-        raise ConnectionLost(f"{connection.peer} has taken nothing for {WRITE_S:g} s")
+        raise ConnectionLost(f"{connection.peer} has accepted no bytes for {WRITE_S:g} s")

@@ -1,4 +1,4 @@
-"""The list of logs with sizes and rates, and one log with its segments, holes and positions."""
+"""Collect the list of logs with sizes and rates, and one log with segments, missing copies and positions."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,21 +17,21 @@ from .cluster_state import cut
 from .rate_history import RateHistory
 
 LOGS_SHOWN = 50
-"""Of one page; the search says which."""
+"""Logs per page. Users narrow the list by search."""
 LOGS_AT_ONCE = 8
 LOG_S = 4.0
-"""For all of a page; who is not known by then has no numbers."""
+"""Timeout for all logs of a page, in seconds. Later logs are shown without numbers."""
 SEGMENTS_SHOWN = 200
-"""The newest."""
+"""Maximum number of segments, the newest ones."""
 FRAGMENTS_SHOWN = 8
-"""Of a segment: how often its bookies changed."""
+"""Maximum number of fragments per segment. Each ensemble change starts a fragment."""
 POSITIONS_SHOWN = 100
 RECORDS_MAX = 10_000
-"""Notes of missing copies that are looked through."""
+"""Maximum number of records of missing copies that are scanned."""
 
 
 class LogList:
-    """The logs of a namespace below one prefix, a page of them. For one task at a time."""
+    """One page of the logs with a prefix. For one task at a time."""
 
     def __init__(self, namespace: Namespace, prefix: str, after_name: str) -> None:
         self._namespace = namespace
@@ -40,7 +40,7 @@ class LogList:
         self._rates = RateHistory()
 
     async def poll(self) -> dict[str, Any]:
-        """The state. Raises `QuorumUnreachable`; what one log meets stands in its row."""
+        """Return the state. Raises `QuorumUnreachable`. The error of one log is part of its row."""
         page = await self._namespace.log_page(self._prefix, self._after, LOGS_SHOWN)
         rows = {name: dict[str, Any](name=name) for name in page.names}
         limiter = trio.CapacityLimiter(LOGS_AT_ONCE)
@@ -71,7 +71,7 @@ class LogList:
         snapshot = await log.snapshot(first=state.first_open_segment, limit=1)
         in_progress = sum(segment.size_bytes for segment in snapshot.segments if not segment.closed)
         size = description.size_bytes + in_progress
-        # What was written is what ends grow by: truncation is no negative rate.
+        # Rates are computed from the end of the log, so that truncation does not make them negative.
         counters = {"records": float(snapshot.end_sequence_id)}
         if state.bytes_total >= 0:
             counters["bytes"] = float(state.bytes_total + in_progress)
@@ -98,14 +98,14 @@ class LogDetail:
         self._rates = RateHistory()
 
     async def poll(self) -> dict[str, Any]:
-        """The state. Raises `LogNotFound`, `QuorumUnreachable`, `LedgerStateUnknown`."""
+        """Return the state. Raises `LogNotFound`, `QuorumUnreachable` or `LedgerStateUnknown`."""
         namespace = self._namespace
         log_row = await describe(namespace, self._name, segments_max=SEGMENTS_SHOWN)
         log = namespace.open_log(self._name)
         positions = await log.positions.list()
         segments = log_row.pop("segments")
         for segment in segments:
-            if segment["state"] == "in progress":  # its record counts nothing before it is closed
+            if segment["state"] == "in progress":  # its size is recorded only when it is closed
                 tail = await log.snapshot(first=segment["segment"], limit=1)
                 segment["bytes"] = sum(tail_segment.size_bytes for tail_segment in tail.segments)
                 log_row["bytes"] += segment["bytes"]
@@ -138,7 +138,7 @@ class LogDetail:
         }
 
     async def _bookies_with_missing(self, ledgers: set[int]) -> dict[int, list[str]]:
-        """Bookies that are noted to miss entries of these ledgers."""
+        """Return the bookies that are recorded to lack entries of these ledgers, by ledger."""
         by_ledger: dict[int, list[str]] = {}
         checked = 0
         async for item in Scan(self._namespace.metadata, keys.MISSING_RANGES_PREFIX):

@@ -1,7 +1,7 @@
-"""Links to the nodes, to ask them for their numbers: kept from one look to the next, while somebody looks.
+"""Keep connections to the nodes between requests for their figures, while a browser is connected.
 
-A dial, a greeting and a receive buffer for each question cost a millisecond and a megabyte, which was free
-again only when garbage was looked for; over a link that is there a question costs a fifth of it.
+A new connection per request, with its handshake and receive buffer, costs a millisecond and a megabyte that
+only garbage collection frees. A request over an existing connection costs a fifth of the time.
 """
 
 from collections.abc import AsyncIterator
@@ -20,13 +20,14 @@ from ..runtime.net.rpc import Endpoint
 from ..runtime.protocol.handshake import Hello
 
 IDLE_S = 10.0
-"""A link over which nothing was asked for so long is closed: nobody looks, or the node is gone."""
+"""An unused connection is closed after this time, in seconds: no browser is connected, or the node has ended.
+"""
 RECEIVE_BYTES = 64 * 1024
-"""A node's numbers are a few kilobytes."""
+"""Sufficient, because the figures of a node have a few kilobytes."""
 
 
 class NodeLinks:
-    """Of one console. Made by `node_links`."""
+    """The connections of one console. Created by `node_links`."""
 
     def __init__(self, host: Host, nursery: trio.Nursery) -> None:
         self._endpoint = Endpoint(host, lambda: Hello(kind=HEALTH), receive_bytes=RECEIVE_BYTES)
@@ -35,9 +36,9 @@ class NodeLinks:
         self._requested_at: dict[str, float] = {}
 
     async def info(self, address: str, *, timeout_s: float) -> dict[str, Any]:
-        """A node's counters and gauges by name. One question an address at a time.
+        """Return the counters and gauges of a node by name. One request per address at a time.
 
-        Raises `DistributedLogError`, after ``timeout_s`` at the latest.
+        Raises `DistributedLogError`, at the latest after ``timeout_s`` seconds.
         """
         self._requested_at[address] = trio.current_time()
         with trio.move_on_after(timeout_s):
@@ -46,7 +47,7 @@ class NodeLinks:
                 try:
                     return await query_info_over(link, timeout_s)
                 except ConnectionLost:
-                    pass  # it was started again, or gave our place away: once more, anew
+                    pass  # the node restarted or closed the connection: connect again
             link = await self._endpoint.dial(
                 parse_address(address, "an address"), nursery=self._nursery
             )
@@ -55,7 +56,7 @@ class NodeLinks:
         raise RequestTimeout(f"{address} did not answer within {timeout_s:g} s")
 
     async def run(self) -> None:
-        """Close what is idle, until cancelled."""
+        """Close idle connections until cancelled."""
         await self._endpoint.failures.keep_running("the end of idle links", self._close_idle)
 
     async def _close_idle(self) -> None:
@@ -70,12 +71,12 @@ class NodeLinks:
                 del self._requested_at[address]
                 link = self._links.pop(address, None)
                 if link is not None:
-                    link.close(ConnectionLost("nothing is asked any more"))
+                    link.close(ConnectionLost("the connection was idle"))
 
 
 @asynccontextmanager
 async def node_links(host: Host) -> AsyncIterator[NodeLinks]:
-    """Links that are closed with the block."""
+    """Yield connections that are closed at the end of the block."""
     async with trio.open_nursery() as nursery:
         links = NodeLinks(host, nursery)
         nursery.start_soon(links.run)

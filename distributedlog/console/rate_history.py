@@ -1,7 +1,7 @@
-"""Numbers a second from counters that only grow, and quantiles from histograms (pure).
+"""Compute rates per second from increasing counters, and quantiles from histograms (pure).
 
-Durations are the caller's monotonic clock, never wall time. A counter that fell is a node that started again:
-no rate then, not a negative one (H263, H264).
+Times are of the caller's monotonic clock, never wall time. If a counter decreases, the node has restarted.
+Then there is no rate instead of a negative one (H263, H264).
 """
 
 from collections import deque
@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from ..runtime.declarations.meters import DURATION_BUCKETS_S
 
 WINDOW_S = 30.0
-"""Quantiles are of what came in this time."""
+"""Quantiles cover this many seconds."""
 FORGET_S = 120.0
-"""What nobody looked at for so long is forgotten."""
+"""Sources that are not polled for this many seconds are forgotten."""
 BETWEEN_SAMPLES_S = 0.1
-"""Two looks that are nearer than this are one."""
+"""Two samples that are closer than this, in seconds, count as one."""
 
 
 class RateHistory:
-    """What was seen of each source, by any key."""
+    """The samples of each source, by any key."""
 
     def __init__(self) -> None:
         self._samples: dict[str, tuple[float, dict[str, float]]] = {}
@@ -28,7 +28,10 @@ class RateHistory:
     def rates(
         self, key: str, now: float, counters: Mapping[str, float]
     ) -> Mapping[str, float | None]:
-        """A second since the look before; None: not known yet, or the source began anew."""
+        """Return the rates per second since the previous sample.
+
+        A rate is None if there is no previous sample or the source has restarted.
+        """
         previous = self._samples.get(key)
         if previous is not None and now - previous[0] < BETWEEN_SAMPLES_S:
             return self._rates[key]
@@ -46,9 +49,10 @@ class RateHistory:
     def quantile(
         self, key: str, now: float, counts: Sequence[int], fraction: float
     ) -> float | None:
-        """Seconds that ``part`` (0 to 1) of what came in `WINDOW_S` took at most; None: nothing came.
+        """Return an upper limit, in seconds, of a fraction (0 to 1) of the durations within `WINDOW_S`.
 
-        The bound of a bucket, so up to twice too long.
+        It is the limit of a histogram bucket, so it can be twice too long. It is None if there were no
+        durations.
         """
         samples = self._buckets.setdefault(key, deque())
         if samples and any(new < old for new, old in zip(counts, samples[-1][1], strict=True)):
@@ -66,7 +70,7 @@ class RateHistory:
             count_below += count
             if count_below >= count_wanted:
                 return bound
-        raise AssertionError("all of them are below the last bound")
+        raise AssertionError("all durations are below the last limit")
 
     def _forget(self, now: float) -> None:
         for key in [

@@ -1,8 +1,9 @@
-"""Records for eyes: some from a position on, one whole, and a tail that shows what a reader of it can read.
+"""Read records for display: a page from a position on, one whole payload, and a tail.
 
-Of a payload `PAYLOAD_SHOWN` bytes come unasked, and nothing at all where payloads are hidden. A tail of a
-fast log shows `TAIL_RECORDS_S` a second, says how many it passed over, and begins anew at the end: the
-console must not take what the log's readers need (H262).
+Of a payload, the first `PAYLOAD_SHOWN` bytes are sent without a further request, and nothing if payloads are
+hidden. A tail of a fast log shows `TAIL_RECORDS_S` records per second, reports the number of skipped ones,
+and continues at the end of the log. The console must not use the capacity that the readers of the log need
+(H262).
 """
 
 from base64 import b64encode
@@ -21,32 +22,39 @@ from .http import Send
 
 PAYLOAD_SHOWN = 1024
 RECORDS_MAX = 100
-"""Of one page."""
+"""Records per page."""
 PAGE_S = 5.0
 TAIL_RECORDS_S = 200
 TAIL_BATCH_S = 0.25
-"""What comes within it is sent together."""
+"""Records that arrive within this time, in seconds, are sent together."""
 TAIL_QUIET_S = 15.0
 ENTRIES_BACK = 8
-"""From the end: where a page of the last records begins."""
+"""Entries before the end at which a page of the last records starts."""
 READER_OPTIONS = {"read_ahead_bytes": 256 * 1024, "read_bytes": 256 * 1024}
 """Options of the console's readers."""
 Encode = Callable[[Mapping[str, Any] | None], bytes]
-"""As an event; None: a sign of life."""
+"""Encodes a value as an event; None is a sign of life."""
 START_KINDS = ("first", "last", "dlsn", "txid", "time")
 
 
 class RecordBrowser:
-    """Reads logs of a namespace. ``payloads`` off: their sizes alone are told."""
+    """Reads the logs of a namespace. With ``payloads`` False it returns only the sizes of payloads."""
 
     def __init__(self, namespace: Namespace, *, payloads: bool) -> None:
         self._namespace = namespace
         self._payloads = payloads
 
     async def page(self, name: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """Up to `RECORDS_MAX` records: ``from`` one of `START_KINDS`, and ``at``.
+        """Return up to `RECORDS_MAX` records.
 
-        Raises `InvalidRequest`, and what a reader raises; `RequestTimeout` when none comes in `PAGE_S`.
+        Args:
+            name: The log.
+            query: ``from`` is one of `START_KINDS`; ``at`` is the position of "dlsn", "txid" or "time".
+
+        Raises:
+            InvalidRequest: The position is invalid.
+            RequestTimeout: No record arrived within `PAGE_S`.
+            DistributedLogError: The reader failed.
         """
         log = self._log(name)
         start = query.get("from", "first")
@@ -67,13 +75,19 @@ class RecordBrowser:
                         break
                     rows.append(self._record_row(record))
         if scope.cancelled_caught and not rows:
-            raise RequestTimeout(f"no record came for {PAGE_S:g} s")
+            raise RequestTimeout(f"no record arrived for {PAGE_S:g} s")
         return {"records": list(rows), "ended": is_end, "whole": not scope.cancelled_caught}
 
     async def payload(self, name: str, dlsn: str) -> bytes:
-        """All of one. Raises `InvalidRequest`, and what a reader raises."""
+        """Return the whole payload of one record.
+
+        Raises:
+            InvalidRequest: Payloads are hidden, or there is no record at this position.
+            RequestTimeout: The record did not arrive within `PAGE_S`.
+            DistributedLogError: The reader failed.
+        """
         if not self._payloads:
-            raise InvalidRequest("payloads are not shown: dlog console runs with --no-payloads")
+            raise InvalidRequest("payloads are hidden: dlog console runs with --no-payloads")
         position = DLSN.parse(dlsn)
         with trio.move_on_after(PAGE_S):
             async with self._log(name).open_reader(dlsn=position, to=position) as reader:
@@ -81,10 +95,10 @@ class RecordBrowser:
                 if record is None or record.dlsn != position:
                     raise InvalidRequest(f"there is no record at {position}")
                 return bytes(record.payload)
-        raise RequestTimeout(f"no record came for {PAGE_S:g} s")
+        raise RequestTimeout(f"no record arrived for {PAGE_S:g} s")
 
     async def tail(self, name: str, send: Send, encode: Encode) -> None:
-        """Send what is written from now on, until cancelled or the log is sealed. Raises as a reader does."""
+        """Send new records until cancelled or the log is sealed. Raises the errors of a reader."""
         log = self._log(name)
         last_sequence_id: int | None = None
         while True:
@@ -115,7 +129,7 @@ class RecordBrowser:
                     lines = [self._record_row(shown_record) for shown_record in records]
                     await send(encode({"records": lines, "passed_over": skipped}))
                     await trio.sleep(TAIL_BATCH_S)
-            # More than can be shown: the rest of the second passes, then on from the end.
+            # More records than can be shown: wait for the rest of the second, then continue at the end.
             await trio.sleep(max(0.0, second_started_at + 1.0 - trio.current_time()))
 
     def _log(self, name: str) -> Log:
@@ -124,7 +138,7 @@ class RecordBrowser:
     def _record_row(self, record: LogRecord) -> dict[str, Any]:
         row = {
             "dlsn": str(record.dlsn),
-            "txid": str(record.txid),  # beyond 2^53 a browser's numbers are not exact
+            "txid": str(record.txid),  # JavaScript numbers are not exact beyond 2^53
             "sequence_id": record.sequence_id,
             "time_ms": record.time_ms,
             "bytes": len(record.payload),
@@ -136,7 +150,7 @@ class RecordBrowser:
 
 
 async def _reader_start(log: Log, start: str, position: str) -> dict[str, Any] | None:
-    """What `Log.open_reader` takes; None: there is nothing. Raises `InvalidRequest`."""
+    """Return the arguments of `Log.open_reader`, or None if the log is empty. Raises `InvalidRequest`."""
     if start == "first":
         return {"at": "earliest"}
     if start == "last":
@@ -150,6 +164,6 @@ async def _reader_start(log: Log, start: str, position: str) -> dict[str, Any] |
         return {"dlsn": DLSN.parse(position)}
     if start in ("txid", "time"):
         if not position.isascii() or not position.isdigit() or len(position) > 19:
-            raise InvalidRequest(f"{start} is a whole number, not {position[:40]!r}")
+            raise InvalidRequest(f"{start} must be a whole number, got {position[:40]!r}")
         return {"txid" if start == "txid" else "since": int(position)}
-    raise InvalidRequest(f"records begin at one of {', '.join(START_KINDS)}, not at {start[:40]!r}")
+    raise InvalidRequest(f"from must be one of {', '.join(START_KINDS)}, got {start[:40]!r}")

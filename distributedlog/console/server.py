@@ -1,11 +1,12 @@
-"""Which path answers what. States come as server-sent events: whole, the newest only, nothing queues.
+"""Map paths to answers. States are sent as server-sent events, always complete and the newest only.
 
-GET  /                  the page, and /static/…: they show nothing of the cluster
-POST /session           the token for a cookie
-GET  /events?page=…     cluster, logs (prefix, after), log (name), work
-GET  /records?log=…     a page of records (from, at); GET /payload?log=…&dlsn=…: one, whole
-GET  /tail?log=…        records as they come, as events
-GET  /points            of the charts, what was seen before this page came
+GET  /                  the page, and /static/…, which show nothing of the cluster
+POST /session           exchange the token for a cookie
+GET  /events?page=…     the states cluster, logs (prefix, after), log (name) and work
+GET  /records?log=…     a page of records (from, at)
+GET  /payload?log=…     one whole payload (dlsn)
+GET  /tail?log=…        new records, as events
+GET  /points            the points of the charts from before the page was opened
 """
 
 import json
@@ -26,18 +27,22 @@ from .record_browser import RecordBrowser
 from .work_state_poller import WorkStatePoller
 
 EVERY_S = 1.0
-"""Between two looks, for all who look together."""
+"""Minimum interval between two polls for all browsers together, in seconds."""
 REST_FACTOR = 4
-"""Times as long as a look took nothing is looked at: the watcher must not be the load (H261)."""
+"""Minimum pause after a poll, as a multiple of its duration, so that the console is no relevant load (H261).
+"""
 QUIET_S = 15.0
-"""A comment at least so often: who is gone is noticed."""
+"""Seconds after which a comment is sent on an idle stream, to detect disconnected browsers."""
 STREAMS_MAX = 16
 STREAMS_PER_BROWSER = 4
-"""A browser gives an origin six connections: the oldest stream makes room for the tab that comes (H260)."""
+"""Maximum number of streams per browser. A new tab replaces the oldest stream.
+
+A browser allows six connections per origin (H260).
+"""
 STATES_MAX = 32
 STATE_BYTES_MAX = 256 * 1024
 RECONNECT_MS = 3000
-"""After this a browser comes back to a stream that ended."""
+"""Delay, in milliseconds, after which a browser reconnects an ended stream."""
 CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -49,10 +54,10 @@ PollState = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class SharedState:
-    """One state for all who want it: looked at by the first that finds it old, while somebody does."""
+    """A state that all streams share. The first stream that finds it outdated polls it again."""
 
     def __init__(self, poll: PollState, waited_s: Callable[[], float] = lambda: 0.0) -> None:
-        """``waited_s``: how much of the last look was no load to anybody: no rest is due for that."""
+        """``waited_s`` returns how many seconds of the last poll caused no load, for which no pause is due."""
         self._poll = poll
         self._waited_s = waited_s
         self._lock = trio.Lock()
@@ -60,7 +65,7 @@ class SharedState:
         self._poll_at = -float("inf")
 
     async def data(self) -> bytes:
-        """The newest, as an event. An error is a state, too."""
+        """Return the newest state as an event. An error is also a state."""
         async with self._lock:
             started_at = trio.current_time()
             if started_at >= self._poll_at:
@@ -79,14 +84,14 @@ class SharedState:
 
 @dataclass(slots=True, eq=False)
 class _OpenStream:
-    """A stream that somebody has open."""
+    """An open event stream."""
 
     session: str
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
 class Console:
-    """Answers requests (`http.py`). ``namespace`` is None while no quorum has answered yet."""
+    """Answers requests (`http.py`). ``namespace`` returns None until a quorum has answered."""
 
     def __init__(
         self,
@@ -108,17 +113,17 @@ class Console:
             ("work",): SharedState(work.poll),
         }
         self._permanent_states = len(self._states)
-        """The first ones stay; those of logs give way."""
+        """The first states are permanent. Those of logs are replaced by newer ones."""
 
     async def handle(self, request: Request) -> ConsolePage | EventStreamResponse:
-        """Any request. Raises nothing that a request can cause."""
+        """Answer a request. No request can cause an exception."""
         rejection = self._guard.check(request, self._static)
         if rejection is not None:
             return rejection
         if request.method == "POST" and request.path == "/session":
             return self._guard.open_session(request)
         if request.method not in ("GET", "HEAD"):
-            return as_page(405, {"error": "nothing is changed here"})
+            return as_page(405, {"error": "the console is read-only"})
         if request.path in self._static:
             return self._static[request.path]
         try:
@@ -148,10 +153,10 @@ class Console:
                     "application/octet-stream",
                     {"content-disposition": "attachment; filename=payload"},
                 )
-        return as_page(404, {"error": "there is nothing"})
+        return as_page(404, {"error": "not found"})
 
     def _state(self, query: Mapping[str, str]) -> SharedState:
-        """Of the page that is asked for. Raises `InvalidRequest`, `InvalidLogName`, `QuorumUnreachable`."""
+        """Return the state of a page. Raises `InvalidRequest`, `InvalidLogName` or `QuorumUnreachable`."""
         page = query.get("page", "")
         if page in ("logs", "log"):
             key = (page, *(query.get(name, "") for name in ("name", "prefix", "after")))
@@ -163,7 +168,7 @@ class Console:
                 shared_state = SharedState(
                     LogDetail(self._logs(), key[1], self._cluster.labels).poll
                 )
-            self._states[key] = shared_state  # the last one to give way
+            self._states[key] = shared_state  # at the end: states at the start are dropped first
             while len(self._states) > self._permanent_states + STATES_MAX:
                 del self._states[list(self._states)[self._permanent_states]]
             return shared_state
@@ -174,7 +179,7 @@ class Console:
     def _logs(self) -> Namespace:
         namespace = self._namespace()
         if namespace is None:
-            raise QuorumUnreachable("no metadata quorum has answered yet; asking again")
+            raise QuorumUnreachable("no metadata quorum has answered yet; the console retries")
         return namespace
 
     def _records(self) -> RecordBrowser:
@@ -185,12 +190,12 @@ class Console:
     ) -> ConsolePage | EventStreamResponse:
         session = self._guard.session(request)
         if session is None or request.method == "HEAD":
-            return as_page(405, {"error": "GET it"})
+            return as_page(405, {"error": "use GET"})
         if self._is_full(session):
-            return as_page(503, {"error": f"{STREAMS_MAX} pages are open: close some"})
+            return as_page(503, {"error": f"{STREAMS_MAX} pages are open: close some of them"})
 
         async def bounded(send: Send) -> None:
-            if self._is_full(session):  # many came at once
+            if self._is_full(session):  # several requests arrived at once
                 return
             own_streams = [stream for stream in self._open_streams if stream.session == session]
             if len(own_streams) >= STREAMS_PER_BROWSER:
@@ -209,7 +214,7 @@ class Console:
         return EventStreamResponse(bounded)
 
     def _is_full(self, session: str) -> bool:
-        """Is there no place for one more stream of this browser? One with four gives up its oldest."""
+        """Whether this browser can open no further stream. At its limit, it closes its oldest one instead."""
         own_streams = sum(stream.session == session for stream in self._open_streams)
         return len(self._open_streams) >= STREAMS_MAX and own_streams < STREAMS_PER_BROWSER
 
@@ -235,12 +240,12 @@ async def _send_tail(records: RecordBrowser, name: str, send: Send) -> None:
 
 
 def event(value: Mapping[str, Any] | None) -> bytes:
-    """As a server-sent event; None: a comment. JSON in ASCII has no newlines of its own."""
+    """Return a server-sent event, or a comment for None. ASCII JSON contains no newlines."""
     return b":\n\n" if value is None else b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
 def static_pages() -> dict[str, ConsolePage]:
-    """The page's files, by path."""
+    """Return the files of the page, by path."""
     pages = {}
     for file in files(__package__).joinpath("static").iterdir():
         content_type = CONTENT_TYPES.get(file.name.rpartition(".")[2])

@@ -1,7 +1,8 @@
-"""A console where each reads with his own rights: who gives the page a user's token has one of that user.
+"""Serve one console per user token, with the rights of that user.
 
-The guard stands before all of them. A cookie stands for the token that was given for it, and what is asked
-with it is read as that user, in a session of its own to the cluster (`cluster/auth/token_sessions.py`).
+The guard checks all requests first. A cookie belongs to the token for which it was issued. Requests with it
+are answered with the rights of that user, in a separate session to the cluster
+(`cluster/auth/token_sessions.py`).
 """
 
 from collections.abc import Callable
@@ -18,23 +19,23 @@ from .http import ConsolePage, EventStreamResponse, Request, Send, as_page
 from .server import Console, static_pages
 
 USERS_MAX = 32
-"""Tokens that are in use at a time."""
+"""Maximum number of tokens in use at a time."""
 WAITING_MAX = 32
-"""Requests that wait for what the cluster says of their token."""
+"""Maximum number of requests that wait while the cluster verifies their token."""
 IDLE_S = 60.0
-"""A token's session that nobody looks through ends after."""
-TOKEN_REQUEST = {"error": "give a token of dlog user token", "asks": "token"}
+"""Seconds after which the unused session of a token is closed."""
+TOKEN_REQUEST = {"error": "enter a token of dlog user token", "asks": "token"}
 
 
 class UserConsoles:
-    """Answers requests (`http.py`), each by the console of who asks. `run` must be running."""
+    """Answers requests (`http.py`) with the console of the user. `run` must be running."""
 
     def __init__(
         self,
         open_console: Callable[[bytes], AbstractAsyncContextManager[Console]],
         guard: AccessGuard,
     ) -> None:
-        """``open_console``: one that reads with that token."""
+        """``open_console`` opens a console that reads with a token."""
         self._guard = guard
         self._sessions = TokenSessions(
             open_console, sessions_max=USERS_MAX, waiting_max=WAITING_MAX, idle_s=IDLE_S
@@ -42,11 +43,11 @@ class UserConsoles:
         self._static = static_pages()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
+        """Run the sessions until cancelled."""
         await self._sessions.run(task_status=task_status)
 
     async def handle(self, request: Request) -> ConsolePage | EventStreamResponse:
-        """Any request. Raises nothing that a request can cause."""
+        """Answer a request. No request can cause an exception."""
         rejection = self._guard.check(request, self._static)
         if rejection is not None:
             return as_page(401, TOKEN_REQUEST) if rejection.status == 401 else rejection
@@ -85,10 +86,10 @@ class UserConsoles:
         stream = response
 
         async def run(send: Send) -> None:
-            # Who has hung up before it begins has entered nothing.
+            # If the browser disconnects before this, no session is held.
             stream_session = await self._sessions.acquire(token, host_of(request.peer))
             try:
-                if stream_session is session:  # else the browser comes back
+                if stream_session is session:  # otherwise the browser reconnects
                     await stream.run(send)
             finally:
                 stream_session.release()

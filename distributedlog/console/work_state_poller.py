@@ -1,4 +1,4 @@
-"""What is being mended or drained, how far it is, and what it waits for."""
+"""Collect the repairs and drains, with progress and the reason of each wait."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,21 +18,21 @@ from .suggested_command import command_about
 INFO = Severity.INFO.word
 SHOWN_RECORDS = 100
 RECORDS_MAX = 10_000
-"""Notes of missing copies that are counted."""
+"""Maximum number of records of missing copies that are counted."""
 LEAVING_SHOWN = 20
 WAITING_SHOWN = 10
-"""Ledgers of a bookie that is to leave of which it is said what they wait for."""
+"""Maximum number of ledgers of a draining bookie that are listed with their reasons."""
 
 
 class WorkStatePoller:
-    """Looks again and again. For one task at a time."""
+    """Polls repeatedly. For one task at a time."""
 
     def __init__(self, metadata: MetadataClient, wall_ms: Callable[[], int]) -> None:
         self._metadata = metadata
         self._wall_ms = wall_ms
 
     async def poll(self) -> dict[str, Any]:
-        """The state. Raises `QuorumUnreachable`."""
+        """Return the state. Raises `QuorumUnreachable`."""
         metadata = self._metadata
         bookie_rows = await bookies(metadata, metadata.listener)
         labels = {row["id"]: cut(row["label"], 64) for row in bookie_rows}
@@ -73,7 +73,7 @@ class WorkStatePoller:
         }
 
     async def _under_replicated(self, labels: dict[str, str]) -> tuple[list[dict[str, Any]], int]:
-        """Ledgers that are noted to miss copies, and how many more there are."""
+        """Return ledgers that are recorded to lack copies, and the number of further ones."""
         shown_records: list[dict[str, Any]] = []
         count = 0
         async for item in Scan(self._metadata, keys.MISSING_RANGES_PREFIX):
@@ -88,7 +88,7 @@ class WorkStatePoller:
                     holes.decode_missing_ranges(item.value),
                 )
             except (CorruptData, UnsupportedFormat):
-                continue  # the verdict counts it among the damaged records
+                continue  # the status counts it among the damaged records
             shown_records.append(
                 {
                     "ledger": ledger,

@@ -177,7 +177,7 @@ def test_hostile_text_is_text(chromium: Any, world: Shown) -> None:
         assert page.locator("h1").inner_text() == HOSTILE_NAME
         page.wait_for_selector(".payload >> nth=2")
         page.click("text=1 position as a table")
-        page.wait_for_selector("text=goes on at")
+        page.wait_for_selector("text=continues at")
         assert HOSTILE in texts(page, "th")
         shown_ = page.locator(".payload").all_inner_texts()
         assert shown_ == [HOSTILE, "\\u202egnp", " ".join(["ff 00"] * 9)]

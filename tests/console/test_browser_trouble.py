@@ -122,7 +122,7 @@ def test_what_is_wrong_is_named_first_with_what_to_type(
 def test_work_says_what_waits_and_for_whom(chromium: Any, troubled: tuple[Cluster, str]) -> None:
     with let_in(chromium, troubled[1]) as page:
         go(page, troubled[1], "work")
-        page.wait_for_selector("h3:has-text('bookie3'):has-text('ledgers name it still')")
+        page.wait_for_selector("h3:has-text('bookie3'):has-text('ledgers need it')")
         assert "no bookie can take its place" in texts(page, "main td")
         page.wait_for_selector("tr:has-text('bookie1') code:has-text('dlog ledger list --bookie')")
         page.wait_for_selector("tr:has-text('bookie2'):has-text('may have lost entries')")
@@ -137,7 +137,7 @@ def test_ten_thousand_logs_are_found_by_their_names(
         assert page.locator("tbody tr").count() == LOGS_SHOWN
         page.click("text=next page")
         page.wait_for_selector("text=after tenant-00/")
-        page.wait_for_selector("text=only these are sorted, pages are in the order of names")
+        page.wait_for_selector("text=only these are sorted, the pages are ordered by name")
         page.fill("#search", "tenant-99/log-09999")
         page.wait_for_selector("text=1 shown")
         page.wait_for_selector("tbody th:has-text('tenant-99/log-09999')")
@@ -146,7 +146,7 @@ def test_ten_thousand_logs_are_found_by_their_names(
 def test_the_quorum(chromium: Any, troubled: tuple[Cluster, str]) -> None:
     with let_in(chromium, troubled[1]) as page:
         go(page, troubled[1], "quorum")
-        page.wait_for_selector("text=✓ 1 of them may be stopped")
+        page.wait_for_selector("text=✓ 1 of them can be stopped")
         assert page.locator("tbody tr:has-text('★ leader')").count() == 1
 
 

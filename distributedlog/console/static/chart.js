@@ -1,16 +1,16 @@
-// Lines over time and a strip of segments, as plain SVG. Each has a label in words, and its numbers as a table.
+// Line charts and a strip of segments, as plain SVG. Each has a text label. The numbers of a chart are also a table.
 
 import { h, svg } from "./dom.js";
 import { short, time } from "./format.js";
 
 const WIDTH_MAX = 900;
-const TWO_FROM = 900;  // pixels from which two charts stand beside each other; style.css has the same
+const TWO_FROM = 900;  // page width in pixels from which two charts are side by side, as in style.css
 const HEIGHT = 130;
 const LEFT = 60;
 const TABLE_ROWS = 12;
-const GAP_MS = 15_000;  // nobody looked: a line across that would be made up
+const GAP_MS = 15_000;  // no browser was connected: a line across the gap would be invented
 
-// Pixels of the page that a picture of so many beside each other has: text in it is as large as text beside it.
+// The width in pixels of one of `columns` charts, so that text in a chart is as large as text of the page.
 function room(columns) {
   const page = document.getElementById("main").clientWidth - 32;
   return Math.max(260, Math.min(WIDTH_MAX, page >= TWO_FROM ? (page - 24 * (columns - 1)) / columns : page));
@@ -43,7 +43,7 @@ export function lines(title, named, points, format, axis = short) {
     return svg("path", { d: path || "M0 0", class: `line line-${line}` });
   });
   const now = points.at(-1)?.values ?? [];
-  const words = names.map((name, line) => `${name} ${now[line] === null || now[line] === undefined ? "not known" : format(now[line])}`);
+  const words = names.map((name, line) => `${name} ${now[line] === null || now[line] === undefined ? "unknown" : format(now[line])}`);
   return h("figure", {},
     h("figcaption", {}, title, names.map((name, line) => h("span", { class: `key key-${line}` }, words[line]))),
     svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img",
@@ -59,7 +59,7 @@ export function lines(title, named, points, format, axis = short) {
           names.map((_, line) => h("td", {}, one.values[line] === null ? "–" : format(one.values[line])))))))));
 }
 
-// `parts`: [{ size, kind, title, missing }]; `marks`: [{ part, name }], at the part that each is in.
+// `parts`: [{ size, kind, title, missing }]. `marks`: [{ part, name }], where `part` is the index of a part.
 export function strip(label, parts, marks) {
   const total = parts.reduce((sum, one) => sum + Math.max(one.size, 0), 0);
   const wide = room(1);

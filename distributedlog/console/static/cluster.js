@@ -1,11 +1,11 @@
-// The cluster: the verdict before numbers, words beside colours, shapes beside words.
+// The cluster. Health comes before numbers. Each color has a text, and each text a shape.
 
 import { lines } from "./chart.js";
 import { command, h, morph, table } from "./dom.js";
 import { bytes, count, known, rate, seconds, some, visible } from "./format.js";
 
 const POINTS_MAX = 900;
-let points = [];  // what the console saw, and this page since: history is Prometheus' task
+let points = [];  // from the console and from this page since then; Prometheus stores the history
 
 export const SHAPES = { up: "●", "read-only": "◐", leaving: "◔", down: "✕" };
 
@@ -28,7 +28,7 @@ export function open(main) {
   };
 }
 
-// What was seen before this page came; without it the charts begin now.
+// The points from before the page was opened. Without them the charts start now.
 async function before() {
   try {
     const answer = await fetch("/points");
@@ -50,7 +50,7 @@ function state_of(one) {
   if (one.state === "down") return "✕ down";
   if (one.slow) return "◆ slow disk";
   if (one.in_limbo) return "◒ limbo";
-  if (!one.answers) return `○ says nothing${known(one.silent_s) ? ` for ${seconds(one.silent_s)}` : ""}`;
+  if (!one.answers) return `○ no answer${known(one.silent_s) ? ` for ${seconds(one.silent_s)}` : ""}`;
   return `${SHAPES[one.state] ?? "○"} ${one.state}`;
 }
 
@@ -68,19 +68,19 @@ function render(state) {
       seconds(one.sync_p99_s), seconds(one.late_s), rate(one.in_bytes_s, bytes), rate(one.out_bytes_s, bytes), visible(one.rack) || "–", visible(one.address) || "–"],
   }));
   const summary = state.known
-    ? `${some(state.logs, "log")}; ${count(state.under_replicated)} ledgers miss copies; ${count(state.damaged_records)} damaged records.`
-    : "Bookies, logs, copies: not known, no quorum answers.";
+    ? `${some(state.logs, "log")}; ${count(state.under_replicated)} ledgers with missing copies; ${count(state.damaged_records)} damaged records.`
+    : "Bookies, logs, copies: unknown, because no metadata quorum answers.";
   return [
     verdict(state),
     h("p", {}, summary, " ", h("span", { class: "muted" }, visible(state.where))),
-    table("Bookies", [["", "name"], ["", "state"], ["", "disk"], ["", "ledgers", "number"], ["", "limbo", "number"], ["", "rotten", "number"],
-      ["", "sync p99", "number"], ["", "late", "number"], ["", "in", "number"], ["", "out", "number"], ["", "rack"], ["", "address"]], bookies,
-    state.known ? "No bookie has ever joined." : "Not known."),
-    state.bookies_left_out ? h("p", {}, `${state.bookies_left_out} more bookies, all up, are not shown.`) : null,
+    table("Bookies", [["", "name"], ["", "state"], ["", "disk"], ["", "ledgers", "number"], ["", "limbo", "number"], ["", "corrupt", "number"],
+      ["", "sync p99", "number"], ["", "loop lag", "number"], ["", "in", "number"], ["", "out", "number"], ["", "rack"], ["", "address"]], bookies,
+    state.known ? "No bookie has ever joined." : "Unknown."),
+    state.bookies_left_out ? h("p", {}, `${state.bookies_left_out} more bookies, all up, are omitted.`) : null,
     h("div", { class: "charts" },
-      lines("Bytes a second, all bookies", [["in", "in_bytes_s"], ["out", "out_bytes_s"]], points, (value) => `${bytes(value)}/s`, bytes),
-      lines("Entries a second, all replicas", [["entries", "entries_s"]], points, count)),
-    h("p", { class: "muted" }, "What was seen while somebody looked, 900 looks at most. Longer ago: Prometheus (docs/reference/metrics.md)."),
+      lines("Bytes per second, all bookies", [["in", "in_bytes_s"], ["out", "out_bytes_s"]], points, (value) => `${bytes(value)}/s`, bytes),
+      lines("Entries per second, all replicas", [["entries", "entries_s"]], points, count)),
+    h("p", { class: "muted" }, "The charts have at most 900 points, collected while a browser is connected. For older data use Prometheus (docs/reference/metrics.md)."),
     h("h2", {}, "Metadata"),
     members(state),
     state.proxies.length ? [h("h2", {}, "Proxies"), proxies(state)] : null,
@@ -90,7 +90,7 @@ function render(state) {
 function proxies(state) {
   return table("Proxies", [["", "name"], ["", "kind"], ["", "state"], ["", "logs", "number"], ["", "connections", "number"], ["", "records in", "number"],
     ["", "out", "number"], ["", "rack"], ["", "address"]],
-  state.proxies.map((one) => [visible(one.label), one.kind, !one.answers ? "○ says nothing" : one.accepting ? "● up" : "◔ drains", count(one.logs), count(one.connections),
+  state.proxies.map((one) => [visible(one.label), one.kind, !one.answers ? "○ no answer" : one.accepting ? "● up" : "◔ draining", count(one.logs), count(one.connections),
     rate(one.records_s, count), rate(one.out_bytes_s, bytes), visible(one.rack) || "–", visible(one.address) || "–"]), "None.");
 }
 

@@ -1,6 +1,6 @@
-// Nodes from values. Text is text: nothing that came from the cluster is ever parsed as markup.
+// Create DOM nodes from values. Data of the cluster is always inserted as text, never parsed as markup.
 
-// Makes an element. Attributes are strings; true is "", and null, undefined, false leave them out.
+// Creates an element. Attributes are strings. true sets "". null, undefined and false omit the attribute.
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
@@ -21,7 +21,7 @@ function fill(node, attributes, children) {
   return node;
 }
 
-// Makes the children of `parent` like `wanted`, keeping nodes that fit: focus, selection and open details stay.
+// Updates the children of `parent` to equal `wanted`. Matching nodes are kept, with focus, selection and open details.
 export function morph(parent, wanted) {
   const next = wanted.flat(Infinity).filter((one) => one instanceof Node);
   next.forEach((node, at) => {
@@ -61,7 +61,7 @@ export function table(caption, columns, rows, empty) {
     h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
 }
 
-// A command to copy; `main.js` listens.
+// A command with a button to copy it. `main.js` handles the click.
 export function command(text) {
   if (!text) return null;
   return h("span", { class: "command" }, h("code", {}, "$ ", text), " ",

@@ -1,4 +1,4 @@
-// Numbers and times for eyes. What is not known is "–", never 0.
+// Format numbers and times for display. Unknown values are "–", never 0.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -28,7 +28,7 @@ export function some(value, what) {
   return `${count(value)} ${what}${value === 1 ? "" : "s"}`;
 }
 
-// For an axis: 320,000 does not fit.
+// For an axis, where 320,000 is too wide.
 export function short(value) {
   for (const [limit, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (Math.abs(value) >= limit) return `${(value / limit).toFixed(value < 10 * limit ? 1 : 0)}${unit}`;
@@ -44,7 +44,7 @@ export function seconds(value) {
   return value < 7200 ? `${Math.round(value / 60)} min` : `${Math.round(value / 3600)} h`;
 }
 
-// UTC, always, and said.
+// Always in UTC, with the suffix.
 export function time(ms) {
   const at = new Date(ms);
   return Number.isNaN(at.getTime()) ? "–" : `${at.toISOString().slice(11, 23)} UTC`;
@@ -55,7 +55,7 @@ export function moment(ms) {
   return Number.isNaN(at.getTime()) ? "–" : `${at.toISOString().slice(0, 23).replace("T", " ")} UTC`;
 }
 
-// Control characters, and those that turn the direction of what follows, are shown by their numbers.
+// Control characters, including those that change the text direction, are shown as escapes.
 export function visible(text) {
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
     (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);

@@ -1,4 +1,4 @@
-// One log: its segments as a strip, its positions, and its records from anywhere or as they come.
+// One log: its segments as a strip, its named positions, and its records from any position or as a tail.
 
 import { strip } from "./chart.js";
 import { command, h, morph, table } from "./dom.js";
@@ -18,7 +18,7 @@ export function open(main, route) {
   };
 }
 
-// A name as a word of a shell, or nothing where it is not plain.
+// The name if a shell needs no quotes for it, otherwise null.
 function plain(name) {
   return /^[A-Za-z0-9_./:-]+$/.test(name) && !name.startsWith("-") ? name : null;
 }
@@ -40,18 +40,18 @@ function render(state) {
     h("h1", {}, visible(state.name), state.sealed ? " (sealed)" : ""),
     h("dl", { class: "facts" }, [
       ["first", state.first_dlsn ?? "–"], ["last", state.last_dlsn ?? "–"], ["records", count(state.records)], ["records/s", count(state.records_s)],
-      ["size", bytes(state.bytes)], ["truncated before", state.truncated_to ?? "nothing"], ["writer", state.owner ? visible(state.owner) : "none"],
+      ["size", bytes(state.bytes)], ["truncated before", state.truncated_to ?? "–"], ["writer", state.owner ? visible(state.owner) : "none"],
     ].map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))),
     h("h2", {}, "Segments"),
     strip(`${some(state.segments.length, "segment")}, ${holes} with missing copies; ${some(state.positions.length, "position")}`, parts, marks),
-    h("p", { class: "muted legend" }, [["truncated", "truncated"], ["closed", "closed"], ["open", "in progress"], ["hole", "misses copies"]].map(([kind, name]) =>
+    h("p", { class: "muted legend" }, [["truncated", "truncated"], ["closed", "closed"], ["open", "in progress"], ["hole", "missing copies"]].map(([kind, name]) =>
       h("span", {}, h("span", { class: `swatch ${kind}` }), name)), h("span", {}, "▲ position"),
-    state.segments_left_out ? h("span", {}, `${count(state.segments_left_out)} older ones are not shown`) : null),
+    state.segments_left_out ? h("span", {}, `${count(state.segments_left_out)} older ones are omitted`) : null),
     h("details", {}, h("summary", {}, "Segments as a table"),
-      table("Segments", [["", "segment", "number"], ["", "ledger", "number"], ["", "state"], ["", "records", "number"], ["", "size", "number"], ["", "last"], ["", "bookies"], ["", "misses copies on"]],
+      table("Segments", [["", "segment", "number"], ["", "ledger", "number"], ["", "state"], ["", "records", "number"], ["", "size", "number"], ["", "last"], ["", "bookies"], ["", "missing copies on"]],
         rows, "No segment yet.")),
     h("details", {}, h("summary", {}, some(state.positions.length + state.positions_left_out, "position") + " as a table"),
-      table("Positions", [["", "name"], ["", "goes on at"]], state.positions.map((one) => [visible(one.name), one.dlsn]), "Nobody keeps a position."),
+      table("Positions", [["", "name"], ["", "continues at"]], state.positions.map((one) => [visible(one.name), one.dlsn]), "There are no named positions."),
       state.positions_left_out ? h("p", {}, `${state.positions_left_out} more`) : null),
     plain(state.name) ? h("p", {}, command(`dlog log show ${state.name}`)) : null,
   ];
@@ -65,5 +65,5 @@ function place_of(numbers, segment) {
 function words(one, bookies) {
   const where = one.ensembles.map((each) => `from entry ${each.first_entry}: ${each.bookies.map((id) => bookies[id] ?? id).join(" ")}`);
   return visible([`segment ${one.segment}`, `ledger ${one.ledger}`, one.state, one.status, bytes(one.bytes), `${count(one.records)} records`, ...where,
-    ...(one.missing.length ? [`misses copies on ${one.missing.join(", ")}`] : [])].join(" · "));
+    ...(one.missing.length ? [`missing copies on ${one.missing.join(", ")}`] : [])].join(" · "));
 }

@@ -1,4 +1,4 @@
-// The logs: search by the beginning of a name, sizes, rates, sorted.
+// The logs, with search by name prefix, sizes and rates, sorted.
 
 import { h, morph } from "./dom.js";
 import { bytes, count, visible } from "./format.js";
@@ -10,10 +10,10 @@ export function open(main, route, page) {
   let last = null;
   let [key, down] = [route.get("sort") ?? "name", route.get("down") === "1"];
   let timer = 0;
-  const search = h("input", { type: "search", id: "search", autocomplete: "off", spellcheck: "false", placeholder: "beginning of a name" });
+  const search = h("input", { type: "search", id: "search", autocomplete: "off", spellcheck: "false", placeholder: "prefix" });
   search.value = route.get("prefix") ?? "";
   const place = h("div");
-  main.append(h("h1", {}, "Logs"), h("label", { for: "search" }, "Names that begin with "), search, place);
+  main.append(h("h1", {}, "Logs"), h("label", { for: "search" }, "Names that start with "), search, place);
 
   const query = () => `page=logs&${new URLSearchParams({ prefix: search.value, after: route.get("after") ?? "" })}`;
   const remember = () => history.replaceState(null, "", `#/logs?${new URLSearchParams({
@@ -48,9 +48,9 @@ export function open(main, route, page) {
     const paged = state.next !== null || state.after !== "";
     const more = state.next === null ? null : h("a", { href: `#/logs?${new URLSearchParams({ prefix: search.value, after: state.next, sort: key, down: down ? "1" : "0" })}` }, "next page");
     return [
-      h("p", {}, `${rows.length} shown${state.after ? `, after ${visible(state.after)}` : ""}${paged ? "; only these are sorted, pages are in the order of names" : ""}. `, more),
+      h("p", {}, `${rows.length} shown${state.after ? `, after ${visible(state.after)}` : ""}${paged ? "; only these are sorted, the pages are ordered by name" : ""}. `, more),
       rows.length === 0
-        ? h("p", { class: "muted" }, "No log begins so.")
+        ? h("p", { class: "muted" }, "No log name starts with this.")
         : h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Logs" },
           h("table", {}, h("caption", {}, "Logs"), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body))),
     ];

@@ -1,4 +1,4 @@
-// The page: lets itself in, follows the address, keeps one stream of states, and listens to keys.
+// The page: sends the token, follows the address, keeps one stream of states, and handles keys.
 
 import * as cluster from "./cluster.js";
 import { h } from "./dom.js";
@@ -25,7 +25,7 @@ let again = 0;
 async function let_in() {
   const given = new URLSearchParams(location.hash.slice(1)).get("t");
   if (given === null) return;
-  // Out of the address at once: it must not stay in the history.
+  // Remove the token from the address at once, so that it is not in the history.
   history.replaceState(null, "", "#/cluster");
   await hand_over(given);
 }
@@ -45,7 +45,7 @@ function stream(query) {
   clearTimeout(again);
   source?.close();
   source = null;
-  if (document.hidden) return;  // a hidden tab takes no connection: a browser has six for all of them
+  if (document.hidden) return;  // a hidden tab uses no connection, because a browser has six for all tabs
   source = new EventSource(`/events?${query}`);
   source.addEventListener("message", (event) => {
     const state = JSON.parse(event.data);
@@ -63,7 +63,7 @@ function stream(query) {
   });
   source.addEventListener("error", async () => {
     lost();
-    if (source?.readyState !== EventSource.CLOSED) return;  // else it comes back by itself
+    if (source?.readyState !== EventSource.CLOSED) return;  // otherwise the browser reconnects
     const here = source;
     try {
       const answer = await fetch("/events?page=");
@@ -71,15 +71,15 @@ function stream(query) {
         const said = await answer.json();
         if (said.asks === "token") {
           tell(said.error);
-          delete root.dataset.state;  // nothing was lost
+          delete root.dataset.state;  // no connection was lost
           live.textContent = "";
           token.ask(main, async (given) => await hand_over(given) && follow());
-        } else tell("Open the link that dlog console printed: it lets you in.");
+        } else tell("Open the link that dlog console printed.");
         root.dataset.ready = "refused";
         return;
       }
     } catch {
-      // the console does not answer: it is tried again
+      // the console does not answer: retry
     }
     if (source === here) again = setTimeout(() => stream(current.query), AGAIN_MS);
   });
@@ -87,7 +87,7 @@ function stream(query) {
 
 function lost() {
   root.dataset.state = "lost";
-  live.textContent = "lost; trying again";
+  live.textContent = "disconnected; retrying";
 }
 
 function follow() {
@@ -142,7 +142,7 @@ document.addEventListener("click", async (event) => {
     await navigator.clipboard.writeText(button.dataset.copy);
     button.textContent = "copied";
   } catch {
-    button.textContent = "select it";  // no clipboard without https, or not allowed
+    button.textContent = "select it";  // the clipboard requires HTTPS or a permission
   }
 });
 

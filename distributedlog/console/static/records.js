@@ -1,18 +1,18 @@
-// Records: some from a position on, or as they come. Payloads are other people's bytes: shown as text, never run.
+// Records from a position on, or as a tail. Payloads are untrusted bytes. They are shown as text, never executed.
 
 import { h } from "./dom.js";
 import { bytes, count, time, visible } from "./format.js";
 
 const ROWS_MAX = 500;
-const WAYS = [["last", "the last ones"], ["first", "the first"], ["dlsn", "DLSN"], ["txid", "txid"], ["time", "time, UTC"]];
+const WAYS = [["last", "the last records"], ["first", "the first record"], ["dlsn", "DLSN"], ["txid", "txid"], ["time", "time, UTC"]];
 const FORMS = [["json", "JSON"], ["text", "text"], ["hex", "hex"]];
 
 export function records(main, name, route) {
   let source = null;
-  let hidden = false;  // it followed when nobody could see it any more
+  let hidden = false;  // the tail was active when the tab was hidden
   let rows = [];
   const way = select("way", WAYS, route.get("from") ?? "last");
-  const at = h("input", { id: "at", "aria-label": "Where", spellcheck: "false", autocomplete: "off" });
+  const at = h("input", { id: "at", "aria-label": "Position", spellcheck: "false", autocomplete: "off" });
   at.value = route.get("at") ?? "";
   const form = select("form", FORMS, "json");
   const tail = h("button", { type: "button", id: "tail", "aria-pressed": "false" }, "▶ tail");
@@ -58,7 +58,7 @@ export function records(main, name, route) {
   async function read(from, where) {
     if (from === "time") {
       const ms = Date.parse(`${where.replace(" ", "T").replace(/Z?$/, "")}Z`);
-      if (Number.isNaN(ms)) return tell("A time is written 2026-11-22 12:00, UTC.");
+      if (Number.isNaN(ms)) return tell("invalid time: use the form 2026-11-22 12:00, in UTC");
       where = String(Math.max(0, ms));
     }
     tell("reading…");
@@ -67,7 +67,7 @@ export function records(main, name, route) {
       const found = await answer.json();
       if (found.error) return tell(found.error);
       show(found.records);
-      tell(`${found.records.length} records${found.ended ? ", to the end" : ""}${found.whole ? "" : "; more did not come in time"}`);
+      tell(`${found.records.length} records${found.ended ? ", to the end" : ""}${found.whole ? "" : "; the rest did not arrive in time"}`);
     } catch (error) {
       tell(`no answer: ${error}`);
     }
@@ -82,19 +82,19 @@ export function records(main, name, route) {
     source.addEventListener("message", (event) => {
       const found = JSON.parse(event.data);
       if (found.error || found.sealed) {
-        tell(found.error ?? "the log is sealed: nothing comes after this");
+        tell(found.error ?? "the log is sealed: this is the last record");
         stop();
         return;
       }
       passed += found.passed_over;
       show([...rows, ...found.records].slice(-ROWS_MAX));
-      tell(`live${passed ? `; ${count(passed)} not shown: it is faster than eyes` : ""}`);
+      tell(`live${passed ? `; ${count(passed)} skipped: the log is too fast to show all` : ""}`);
       if (!matchMedia("(prefers-reduced-motion: reduce)").matches) body.lastElementChild?.scrollIntoView({ block: "nearest" });
     });
-    source.addEventListener("error", () => tell("lost; trying again"));
+    source.addEventListener("error", () => tell("disconnected; retrying"));
   }
 
-  // A hidden tab takes no connection: a browser has six for all of them.
+  // A hidden tab uses no connection, because a browser has six for all tabs.
   function seen(visible) {
     if (!visible && source) {
       source.close();
@@ -132,10 +132,10 @@ export function records(main, name, route) {
     body.replaceChildren(...rows.map((one) => {
       const data = one.whole ?? (one.payload === undefined ? null : Uint8Array.from(atob(one.payload), (letter) => letter.charCodeAt(0)));
       const more = data !== null && data.length < one.bytes
-        ? h("button", { type: "button", "data-whole": one.dlsn, "aria-label": `All of ${one.dlsn}` }, "all of it") : null;
+        ? h("button", { type: "button", "data-whole": one.dlsn, "aria-label": `Whole payload of ${one.dlsn}` }, "show all") : null;
       return h("tr", { tabindex: "-1" }, h("th", { scope: "row" }, one.dlsn), h("td", { title: new Date(one.time_ms).toISOString() }, time(one.time_ms)),
         h("td", {}, one.txid), h("td", { class: "number" }, bytes(one.bytes)),
-        h("td", { class: "payload" }, data === null ? "not shown" : text(data, form.value, more === null), more ? " … " : "", more));
+        h("td", { class: "payload" }, data === null ? "hidden" : text(data, form.value, more === null), more ? " … " : "", more));
     }));
   }
 
@@ -150,18 +150,18 @@ export function records(main, name, route) {
 function text(data, form, whole) {
   if (form !== "hex") {
     try {
-      // What is cut may end within a letter: that is no reason to show bytes.
+      // A cut payload may end within a character, and is still shown as text.
       const found = new TextDecoder("utf-8", { fatal: true }).decode(data, { stream: !whole });
       if (form === "json" && whole) {
         try {
           return visible(JSON.stringify(JSON.parse(found)));
         } catch {
-          // no JSON: as text
+          // not JSON: show text
         }
       }
       return visible(found);
     } catch {
-      // no text: as bytes
+      // not text: show bytes
     }
   }
   return Array.from(data, (one) => one.toString(16).padStart(2, "0")).join(" ");

@@ -1,11 +1,11 @@
-// Where each reads with his own rights: a field for a user's token. It is handed over once, and kept nowhere.
+// With --users: a field for the token of a user. It is sent once and not stored.
 
 import { h } from "./dom.js";
 
 export function ask(main, hand_over) {
   const field = h("input", { type: "password", id: "token", autocomplete: "off", spellcheck: "false" });
   const button = h("button", { type: "button" }, "Read as this user");
-  const label = h("label", { for: "token" }, "A token of dlog user token ");
+  const label = h("label", { for: "token" }, "Token (dlog user token) ");
   async function go() {
     const given = field.value.trim();
     field.value = "";
