@@ -1,7 +1,8 @@
-"""Spark imports every top-level module named ``pyspark_*`` and registers its ``DefaultSource``.
+"""Register the data source. Spark imports every top-level module named ``pyspark_*``.
 
-That is how ``spark.read.format("distributedlog")`` is found where this package is installed. A module that
-raises here would break every Python source of the session, so nothing is imported but the source itself.
+Spark registers the ``DefaultSource`` of such a module, so ``spark.read.format("distributedlog")`` works if
+this package is installed. An exception here would break every Python source of the session, so this module
+imports only the source itself.
 """
 
 from distributedlog.spark.data_source import DistributedLogSource

@@ -57,7 +57,7 @@ class SharedState:
     """A state that all streams share. The first stream that finds it outdated polls it again."""
 
     def __init__(self, poll: PollState, waited_s: Callable[[], float] = lambda: 0.0) -> None:
-        """``waited_s`` returns how many seconds of the last poll caused no load, for which no pause is due."""
+        """``waited_s`` returns the seconds of the last poll that were no load. They require no pause."""
         self._poll = poll
         self._waited_s = waited_s
         self._lock = trio.Lock()

@@ -1,4 +1,4 @@
-"""The data source ``distributedlog``: what Spark makes first, on the driver, for every read and write."""
+"""The data source ``distributedlog``: the object that Spark creates first for every read and write."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 class DistributedLogSource(DataSource):
-    """``format("distributedlog")``. Checks options and schema before any task starts; holds nothing else."""
+    """The source ``format("distributedlog")``. It checks options and schema before any task starts."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        freeze_worker_heap()  # its maker looks at the heap after each read or write that it plans
+        freeze_worker_heap()  # Spark's planner collects garbage after each read or write
 
     @classmethod
     def name(cls) -> str:
-        """The word for ``format``."""
+        """Return the name for ``format``."""
         return "distributedlog"
 
     @marks_errors
     def schema(self) -> str:
-        """The columns of a frame without a schema of the user's."""
+        """Return the columns of a frame without a user schema, as DDL."""
         return ddl()
 
     @marks_errors
     def reader(self, schema: "StructType") -> "BatchReader":
-        """For ``spark.read``."""
+        """Return the reader for ``spark.read``."""
         from .read.batch_reader import BatchReader
 
         options = SourceOptions.parse(self._options_dict(), "batch")
@@ -47,7 +47,7 @@ class DistributedLogSource(DataSource):
 
     @marks_errors
     def streamReader(self, schema: "StructType") -> "StreamReader":
-        """For ``spark.readStream``."""
+        """Return the reader for ``spark.readStream``."""
         from .read.stream_reader import StreamReader
 
         options = SourceOptions.parse(self._options_dict(), "stream")
@@ -55,13 +55,13 @@ class DistributedLogSource(DataSource):
 
     @marks_errors
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
-        """For ``df.write``."""
+        """Return the writer for ``df.write``."""
         from .sink.spark_sink import BatchWriter
 
         options = self._sink(schema, "batch")
         if overwrite and options.mode == "append":
             raise InvalidRequest(
-                'save mode "overwrite" truncates where it links: it needs the option "mode"="segments"'
+                'save mode "overwrite" requires "mode"="segments", because it truncates the log at the link'
             )
         batch_writer = BatchWriter(options, overwrite=overwrite)
         batch_writer.check()
@@ -69,14 +69,14 @@ class DistributedLogSource(DataSource):
 
     @marks_errors
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamWriter":
-        """For ``df.writeStream``; Spark asks once a micro-batch, and once a commit."""
+        """Return the writer for ``df.writeStream``. Spark calls it once per micro-batch and per commit."""
         from .sink.spark_sink import StreamWriter
 
         if overwrite:
             raise InvalidRequest(
-                'outputMode("complete") would write the whole result anew with every micro-batch, and a log '
-                'is only appended to: use "append" (an aggregation needs withWatermark for that), or '
-                'foreachBatch with frame.write, whose save mode "overwrite" replaces the result before'
+                'outputMode("complete") is not supported: it would append the whole result again with every '
+                'micro-batch. Use "append" (an aggregation then needs withWatermark), or foreachBatch with '
+                'frame.write, whose save mode "overwrite" replaces the previous result'
             )
         stream_writer = StreamWriter(self._sink(schema, "stream"), overwrite=False)
         stream_writer.check()

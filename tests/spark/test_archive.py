@@ -142,7 +142,7 @@ def test_a_manifest_never_names_a_file_that_is_gone(store: ArchiveStore) -> None
     late = put(store, 0)
     store.delete([late.name])
 
-    with pytest.raises(VersionConflict, match="was removed by another append"):
+    with pytest.raises(VersionConflict, match="was deleted by another append"):
         append(store, 0, late)
 
     assert folder.read_manifest_if_any(store) is None
@@ -195,7 +195,7 @@ def test_an_archive_of_an_older_program_is_read_and_grows(store: ArchiveStore) -
     made = START.grown([old])
     raw(store, folder.OLD_NAME, made.encode())
     assert folder.read_manifest(store) == made
-    with pytest.raises(ForeignData, match="holds an archive already"):
+    with pytest.raises(ForeignData, match="already contains an archive"):
         folder.prepare_new(store)
 
     grown = append(store, 1, put(store, 2, 2))
@@ -209,7 +209,7 @@ def test_a_manifest_under_another_ones_number_is_not_taken_for_it(store: Archive
     made = append(store, 0, put(store, 0))
     raw(store, folder.manifest_name(7), made.encode())
 
-    with pytest.raises(CorruptData, match="is of generation 1: it was renamed"):
+    with pytest.raises(CorruptData, match="has generation 1: it was renamed"):
         folder.read_manifest(store)
 
 
@@ -225,7 +225,7 @@ def test_a_new_archive_wants_a_place_that_is_empty_but_for_a_killed_attempt(
     store.delete(["notes.txt"])
     append(store, 0, put(store, 0))
     assert killed.name not in names(store)
-    with pytest.raises(ForeignData, match="holds an archive already"):
+    with pytest.raises(ForeignData, match="already contains an archive"):
         folder.prepare_new(store)
 
 
@@ -246,7 +246,7 @@ def test_a_store_that_is_not_known_or_not_safe_is_refused(
     from tests.spark.write_once import WriteOnce
 
     monkeypatch.setattr(WriteOnce, "refuses_to_create_again", False)
-    with pytest.raises(InvalidRequest, match="writes over what is there"):
+    with pytest.raises(InvalidRequest, match="overwrites existing objects"):
         made.prepare()
     assert made.list_sizes() == {}
     with pytest.raises(InvalidRequest, match="nosuch://x: "):
@@ -414,7 +414,7 @@ def test_a_damaged_file_is_not_read_to_its_end(store: ArchiveStore) -> None:
     for at in (0, 5, len(data) // 2, len(data) - 1):
         data[at] ^= 64
         raw(store, one.name, bytes(data))
-        with pytest.raises(CorruptData, match=f"{one.name} is damaged: its bytes"):
+        with pytest.raises(CorruptData, match=f"{one.name} is damaged: its digest"):
             list(read_records(store, one, 0))
         data[at] ^= 64
     store.delete([one.name])

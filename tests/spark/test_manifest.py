@@ -90,12 +90,12 @@ def signed(**changes: object) -> bytes:
         (signed(format=2), UnsupportedFormat, "format 2"),
         (signed(records=8), CorruptData, "sums"),
         (signed(digest="0" * 16), CorruptData, "sums"),
-        (signed(end_sequence_id=9), CorruptData, "are stated"),
-        (signed(end="1.2.0"), CorruptData, "are stated"),
+        (signed(end_sequence_id=9), CorruptData, "the manifest has records"),
+        (signed(end="1.2.0"), CorruptData, "the manifest has records"),
         (signed(first="nowhere"), CorruptData, "not a DLSN"),
         (signed(log=7), CorruptData, "log is int"),
-        (signed(files=[]), CorruptData, "contradicts itself"),
-        (signed(files=None), CorruptData, "contradicts itself"),
+        (signed(files=[]), CorruptData, "is inconsistent"),
+        (signed(files=None), CorruptData, "is inconsistent"),
         (signed(files=[{**file(0, 7).to_json(), "name": "../x"}]), CorruptData, r"\.\./x"),
         (signed(files=[file(0, 3).to_json(), file(4, 3).to_json()]), CorruptData, "a gap"),
     ],
@@ -119,14 +119,14 @@ def test_an_archive_grows_by_what_follows_and_nothing_else(records: list[int], o
         assert (grown.records, grown.generation) == (made.records + 3, made.generation + 1)
         assert grown.end == more.last.next()
     else:
-        with pytest.raises(InvalidRequest, match="gap, or records twice"):
+        with pytest.raises(InvalidRequest, match="missing, repeated or out of order"):
             made.grown([more])
 
 
 def test_files_out_of_order_and_an_end_before_the_last_record_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="out of order"):
         manifest(3).grown([file(6, 3), file(3, 3)])
-    with pytest.raises(InvalidRequest, match="are stated"):
+    with pytest.raises(InvalidRequest, match="the manifest has records"):
         manifest(3).grown([file(3, 3)], DLSN(1, 4, 0))
 
 
@@ -139,7 +139,7 @@ def test_a_missing_a_cut_and_an_extra_file_are_named() -> None:
     made.check_listing({**whole, "extra": 1}, "dir", no_others=False)
     with pytest.raises(CorruptData, match=f"dir/{second} is missing"):
         made.check_listing({first: whole[first]}, "dir", no_others=True)
-    with pytest.raises(CorruptData, match=f"dir/{first} has 5 bytes, the manifest says 103"):
+    with pytest.raises(CorruptData, match=f"dir/{first} has 5 bytes, the manifest has 103"):
         made.check_listing({**whole, first: 5}, "dir", no_others=True)
     with pytest.raises(ForeignData, match="dir/extra is not in the manifest"):
         made.check_listing({**whole, "extra": 1}, "dir", no_others=True)

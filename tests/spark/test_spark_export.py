@@ -125,7 +125,7 @@ def test_a_part_of_a_log_and_what_cannot_be_exported(
     assert "LogTruncated" in refused(capsys, 3, "export", "a", "--to", to, "--from", "1.0.5")
     assert 'log "z" does not exist' in refused(capsys, 3, "export", "z", "--to", to)
     assert "not a DLSN" in refused(capsys, 2, "export", "a", "--to", to, "--from", "1.x")
-    assert "holds an archive" in refused(capsys, 5, "export", "a", "--to", tmp_path / "p")
+    assert "contains an archive" in refused(capsys, 5, "export", "a", "--to", tmp_path / "p")
     assert not to.exists()
 
 

@@ -106,8 +106,8 @@ def test_what_does_not_belong_to_the_archive_adds_nothing(
     rest = records(spark, uri)
 
     for frame, said in (
-        (rest.where("txid != 70"), "record 71 where record 70 is expected"),
-        (rest.select("txid", "payload", "sequence_id"), "columns of the source as they are"),
+        (rest.where("txid != 70"), "record 71 instead of record 70"),
+        (rest.select("txid", "payload", "sequence_id"), "unchanged columns of the source"),
     ):
         with pytest.raises(InvalidRequest, match=said):
             append(frame, uri, tmp_path)
@@ -127,8 +127,8 @@ def test_what_does_not_belong_to_the_archive_adds_nothing(
 
     on(uri, remake)
     fill(uri, "a", range(5))
-    damage.append((lambda: both(spark, uri, tmp_path), LogRecreated, "deleted and made again"))
-    damage.append((lambda: append(rest, uri, tmp_path), LogRecreated, "deleted and made again"))
+    damage.append((lambda: both(spark, uri, tmp_path), LogRecreated, "deleted and created again"))
+    damage.append((lambda: append(rest, uri, tmp_path), LogRecreated, "deleted and created again"))
     for call, error, said in damage:
         with pytest.raises(error, match=said):
             call()

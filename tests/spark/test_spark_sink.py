@@ -339,9 +339,13 @@ def test_s15_s24_s28_what_is_refused(spark: Any, uri: str) -> None:
         (made.withColumn("key", made.txid), {"log": "out"}, 'column "key" cannot be written'),
         (made, {"log": "missing"}, "createLogs"),
         (made, {"log": "sealed"}, "is sealed"),
-        (made, {"log": "out", "txnAppId": "a"}, "go together"),
+        (made, {"log": "out", "txnAppId": "a"}, "require each other"),
         (made, {"log": "/out"}, r'option "log": not a log name'),
-        (made, {"log": "out", "mode": "append", "save": "overwrite"}, "truncates where it links"),
+        (
+            made,
+            {"log": "out", "mode": "append", "save": "overwrite"},
+            "truncates the log at the link",
+        ),
         (made, {"log": "out", "entryBytes": "2m"}, "at most 1000000 bytes"),
         (
             made.selectExpr("txid", "if(txid = 5, null, payload) as payload"),

@@ -245,5 +245,5 @@ def test_s20_a_foreign_checkpoint_and_a_log_removed(spark: Any, uri: str, tmp_pa
     text = offsets.read_text()
     (offsets.parent / f".{offsets.name}.crc").unlink(missing_ok=True)
     offsets.write_text(text.replace('"v": 1', '"v": 9').replace('"v":1', '"v":9'))
-    with pytest.raises(Exception, match="UnsupportedFormat: an offset of format 9"):
+    with pytest.raises(Exception, match="UnsupportedFormat: offset has format 9"):
         stream.run()

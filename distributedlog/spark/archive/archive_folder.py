@@ -1,14 +1,14 @@
-"""What is in an archive's store, and the one step in which the archive changes.
+"""The objects in an archive's store, and the one step that changes an archive.
 
-The manifest of each state is an object of its own, numbered by its generation: the newest one counts. An
-archive grows by creating the next number, which its store lets one do alone: of two that append at once one
-fails, and no state in between can be seen. A file's name says for which generation it was written, and once
-there is a manifest of that generation nothing more can come to name it: so what failed attempts left is known
-without a lock, and removed by whoever appends next.
+The manifest of each state is a separate object, numbered by its generation, and the newest one applies. An
+archive grows by the creation of the next number, which its store allows only once. Of two concurrent appends
+one fails, and no intermediate state is visible. The name of a file contains the generation for which it was
+written. Once a manifest of that generation exists, no later manifest can list the file. Files of failed
+attempts are therefore known without a lock, and the next append deletes them.
 
     _manifest-GENERATION.json                   generation as 19 digits
-    SEQUENCE_ID-gGENERATION-UUID.parquet        sequence id as 19 digits
-    manifest.json, SEQUENCE_ID-UUID.parquet     of older programs, which are read, and grow as others do
+    SEQUENCE_ID-gGENERATION-UUID.parquet        sequence ID as 19 digits
+    manifest.json, SEQUENCE_ID-UUID.parquet     of older versions, which can be read and appended to
 """
 
 import logging
@@ -31,9 +31,9 @@ from .manifest import Manifest
 
 OLD_NAME = "manifest.json"
 MANIFESTS_KEPT = 10
-"""Manifests that stay: whoever has just listed them finds the one it saw."""
+"""Number of manifests that are kept, so that a reader can read the newest one that it has just listed."""
 TRIES = 5
-"""Of a create whose outcome is not known, and of a read of what was removed meanwhile."""
+"""Attempts of a create with unknown outcome, and of a read of an object that was deleted in the meantime."""
 _MANIFEST = re.compile(r"_manifest-([0-9]{19})\.json")
 _FILE = re.compile(r"[0-9]{19}-(?:g([0-9]{1,19})-)?[0-9a-f]{32}\.parquet")
 _TEMPORARY = re.compile(r"\._manifest-([0-9]{19})\.json\.[0-9a-f]{32}|\.manifest\.json\..*")
@@ -43,27 +43,32 @@ log = logging.getLogger("distributedlog.spark")
 
 
 def file_name(first_sequence_id: int, generation: int) -> str:
-    """Of a new file: sorts as the log does, and belongs to one attempt of one task of one append."""
+    """Return the name of a new file. It sorts in log order, and belongs to one attempt of one task."""
     return f"{first_sequence_id:019d}-g{generation}-{uuid4().hex}.parquet"
 
 
 def manifest_name(generation: int) -> str:
-    """Of the manifest of a generation."""
+    """Return the name of the manifest of a generation."""
     return f"_manifest-{generation:019d}.json"
 
 
 def read_manifest(store: ArchiveStore) -> Manifest:
-    """The manifest. Raises `InvalidRequest` where there is none, `CorruptData`, `ForeignData`."""
+    """Return the newest manifest.
+
+    Raises:
+        InvalidRequest: There is none.
+        CorruptData, ForeignData: It is damaged, or another program wrote it.
+    """
     manifest = read_manifest_if_any(store)
     if manifest is None:
         raise InvalidRequest(
-            f"{store.location} has no manifest: it is no archive, or its export did not finish"
+            f"{store.location} has no manifest: it is not an archive, or its export did not finish"
         )
     return manifest
 
 
 def read_manifest_if_any(store: ArchiveStore) -> Manifest | None:
-    """The newest manifest; None where there is none."""
+    """Return the newest manifest, or None if there is none."""
     return _newest_manifest(store, store.list_sizes())
 
 
@@ -78,15 +83,15 @@ def _newest_manifest(store: ArchiveStore, sizes: Mapping[str, int]) -> Manifest 
             manifest = Manifest.decode(text, store.path(name))
             if generations and manifest.generation != max(generations):
                 raise CorruptData(
-                    f"{store.path(name)} is of generation {manifest.generation}: it was renamed, or copied"
+                    f"{store.path(name)} has generation {manifest.generation}: it was renamed or copied"
                 )
             return manifest
-        sizes = store.list_sizes()  # it grew by many since, and the one that was seen is gone
-    raise CorruptData(f"{store.location}: its newest manifest is listed and cannot be read")
+        sizes = store.list_sizes()  # many appends since the listing have deleted the manifest
+    raise CorruptData(f"{store.location}: the newest manifest is listed and cannot be read")
 
 
 def list_files(store: ArchiveStore, manifest: Manifest) -> dict[str, int]:
-    """What is in there beside manifests and what failed attempts left, and its bytes."""
+    """Return the objects except manifests and files of failed attempts, with their sizes in bytes."""
     named_files = {one.name for one in manifest.files}
     return {
         name: size
@@ -96,9 +101,11 @@ def list_files(store: ArchiveStore, manifest: Manifest) -> dict[str, int]:
 
 
 def verify(store: ArchiveStore, manifest: Manifest) -> None:
-    """Are all files there as the manifest states, byte for byte, and no others?
+    """Check that all files exist with the digests of the manifest, and no other files.
 
-    Raises `CorruptData` or `ForeignData`, naming the first that is not.
+    Raises:
+        CorruptData: A file is missing or damaged.
+        ForeignData: There is another file.
     """
     manifest.check_listing(list_files(store, manifest), store.location, no_others=True)
     for file in manifest.files:
@@ -107,33 +114,40 @@ def verify(store: ArchiveStore, manifest: Manifest) -> None:
             hasher.update(piece)
         if hasher.intdigest() != file.file_xxh3:
             raise CorruptData(
-                f"{store.path(file.name)} is damaged: its bytes are not those that the manifest states"
+                f"{store.path(file.name)} is damaged: its digest differs from the manifest"
             )
 
 
 def prepare_new(store: ArchiveStore) -> None:
-    """A place for a new archive, perhaps one where an export was killed.
+    """Prepare the location of a new archive. Files of an interrupted export are accepted.
 
-    Raises `ForeignData` naming what else is in there, an archive for example.
+    Raises:
+        ForeignData: The location contains an archive or other objects.
     """
     store.prepare()
     sizes = store.list_sizes()
     if _manifest_generations(sizes) or OLD_NAME in sizes:
-        raise ForeignData(f"{store.location} holds an archive already: name an empty directory")
+        raise ForeignData(f"{store.location} already contains an archive. Use an empty directory")
     for name in sorted(sizes):
         if not _is_archive_object(name):
             raise ForeignData(
-                f"{store.location} is not empty: it holds {name}; name an empty directory"
+                f"{store.location} is not empty: it contains {name}. Use an empty directory"
             )
 
 
 def publish(
     store: ArchiveStore, id_: str, generation: int, make: Callable[[Manifest | None], Manifest]
 ) -> None:
-    """Make what ``make`` makes of the manifest the newest one, durably, if it is still this one.
+    """Durably publish a changed manifest, if the present one is still the expected one.
 
-    ``generation`` 0: there is none yet. Raises `VersionConflict` when there is another one, or a new file
-    is not there (any more).
+    Args:
+        store: The archive.
+        id_: The expected ID of the archive.
+        generation: The expected generation; 0 if there is no archive yet.
+        make: Returns the new manifest from the present one.
+
+    Raises:
+        VersionConflict: Another append was faster, or deleted a new file.
     """
     sizes = store.list_sizes()
     current = _newest_manifest(store, sizes)
@@ -153,10 +167,10 @@ def publish(
     ]
     for name in new_names:
         if name not in sizes:
-            raise VersionConflict(f"{store.path(name)} was removed by another append")
+            raise VersionConflict(f"{store.path(name)} was deleted by another append")
     name, text = manifest_name(new_manifest.generation), new_manifest.encode()
     created = _create(store, name, text)
-    # The number is free again once many have followed: then it came too late, and counts for nothing.
+    # After many appends the number is free again. Then this manifest is too late and not the newest one.
     newest = read_manifest(store)
     newest_names = {generation_name.name for generation_name in newest.files}
     if not created or newest.id != new_manifest.id or not newest_names.issuperset(new_names):
@@ -167,12 +181,12 @@ def publish(
         clean(store)
     except (DistributedLogError, OSError) as error:
         log.warning(
-            "%s: what failed attempts left stays for the next append: %s", store.location, error
+            "%s: files of failed attempts remain until the next append: %s", store.location, error
         )
 
 
 def clean(store: ArchiveStore) -> None:
-    """Remove what nothing can come to name any more: files of generations that there are, old manifests."""
+    """Delete objects that no later manifest can list: files of existing generations, and old manifests."""
     sizes = store.list_sizes()
     current = _newest_manifest(store, sizes)
     if current is None:
@@ -187,13 +201,17 @@ def clean(store: ArchiveStore) -> None:
             if match and name not in linked and int(match[1] or 0) <= current.generation:
                 removable.append(name)
     if generations and OLD_NAME in sizes:
-        removable.append(OLD_NAME)  # else an older program would grow another archive from there
+        removable.append(
+            OLD_NAME
+        )  # otherwise an older version would continue from the old manifest
     store.delete(removable)
 
 
 def _create(store: ArchiveStore, name: str, text: bytes) -> bool:
-    """`ArchiveStore.create`, until its outcome is known: the text tells whose it is, for it names new
-    files."""
+    """Call `ArchiveStore.create` until the outcome is known.
+
+    The text identifies the creator, because it lists new files.
+    """
     for tries_left in reversed(range(TRIES)):
         try:
             if store.create(name, text):
@@ -202,7 +220,7 @@ def _create(store: ArchiveStore, name: str, text: bytes) -> bool:
         except ConnectionLost as error:
             if not tries_left:
                 raise
-            log.warning("%s: asked again: %s", store.location, error)
+            log.warning("%s: retrying: %s", store.location, error)
     raise AssertionError("the last try returns or raises")
 
 
@@ -210,19 +228,19 @@ def _conflict(
     store: ArchiveStore, current_version: tuple[str, int], expected: tuple[str, int]
 ) -> VersionConflict:
     return VersionConflict(
-        f"{store.location} is at generation {current_version[1]} of archive {current_version[0]}, not "
+        f"{store.location} has generation {current_version[1]} of archive {current_version[0]}, expected "
         f"{expected[1]} of "
-        f"{expected[0]}: somebody else appended to it meanwhile"
+        f"{expected[0]}: another process has appended to it"
     )
 
 
 def _manifest_generations(sizes: Mapping[str, int]) -> list[int]:
-    """The generations of which there is a manifest."""
+    """Return the generations that have a manifest."""
     return [int(match[1]) for name in sizes if (match := _MANIFEST.fullmatch(name))]
 
 
 def _is_archive_object(name: str) -> bool:
-    """Is it an object that an archive makes, whether it counts or not? A dot in front: nobody's."""
+    """Whether an archive creates objects of this name. Names with a leading dot are ignored, too."""
     return bool(
         name.startswith(".")
         or name == OLD_NAME

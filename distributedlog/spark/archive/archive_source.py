@@ -1,7 +1,7 @@
-"""An archive as a Spark data source of our own use: tasks write its files, or read them back verified.
+"""An internal Spark data source for archives: tasks write files, or read them back verified.
 
-``format("distributedlog-archive")``, registered by `cold_tier.py` and `log_transfer.py` where they need it.
-The option ``plan`` says what is written; Spark's own Parquet reader is what users read archives with.
+`cold_tier.py` and `log_transfer.py` register ``format("distributedlog-archive")`` when they need it. The
+option ``plan`` describes the write. Users read archives with Spark's own Parquet reader.
 """
 
 import json
@@ -30,31 +30,32 @@ if TYPE_CHECKING:
 
 FORMAT_NAME = "distributedlog-archive"
 TASKS_MAX = 400
-"""Of one read: each becomes at least a segment, and a link takes 800."""
+"""Maximum number of tasks of one read. Each creates at least one segment, and a link accepts 800."""
 
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """What is added to an archive, beginning with one of no generation. Travels as JSON."""
+    """An addition to an archive, which can be a new one. It is sent as JSON."""
 
     id: str
     generation: int
-    """That the archive has now; 0: there is none yet."""
+    """The present generation of the archive; 0 if there is none yet."""
     log: str
     incarnation: str
     first: str
-    """Of the archive, as text."""
+    """First position of the archive, as text."""
     first_sequence_id: int
     end: str | None
-    """Up to here, also without a record there; None: right after the last record."""
+    """End of the archive after the write, even without a record there. None is after the last record.
+    """
     end_sequence_id: int | None
 
     def to_option(self) -> str:
-        """As the option ``plan``."""
+        """Return the value of the option ``plan``."""
         return json.dumps(asdict(self))
 
     def empty_manifest(self) -> Manifest:
-        """The manifest before there is one."""
+        """Return the manifest of an archive without files."""
         first = DLSN.parse(self.first)
         ids = self.first_sequence_id
         return Manifest(self.id, 0, self.log, self.incarnation, first, first, ids, ids)
@@ -62,14 +63,14 @@ class WritePlan:
 
 @dataclass
 class WrittenFiles(WriterCommitMessage):
-    """What a task wrote."""
+    """The files that a task wrote."""
 
     partition: int
     files: list[ArchiveFile]
 
 
 class ReadFiles(InputPartition):
-    """The files of one task, each with the place of its first record."""
+    """The files of one task, each with the index of its first record in the archive."""
 
     def __init__(self, files: Sequence[tuple[ArchiveFile, int]]) -> None:
         self.value = None
@@ -77,21 +78,21 @@ class ReadFiles(InputPartition):
 
 
 class ArchiveSource(DataSource):
-    """``format("distributedlog-archive")``."""
+    """The source ``format("distributedlog-archive")``."""
 
     @classmethod
     def name(cls) -> str:
-        """The word for ``format``."""
+        """Return the name for ``format``."""
         return FORMAT_NAME
 
     @marks_errors
     def schema(self) -> str:
-        """Of a read: what can be written into a log again."""
+        """Return the columns of a read, which can be written to a log."""
         return "txid bigint, payload binary"
 
     @marks_errors
     def reader(self, schema: Any) -> "ArchiveReader":
-        """For ``spark.read``."""
+        """Return the reader for ``spark.read``."""
         until = self.options.get("until")
         columns = [field.name for field in schema.fields]
         store = store_of(self.options["path"])
@@ -99,14 +100,14 @@ class ArchiveSource(DataSource):
 
     @marks_errors
     def writer(self, schema: Any, overwrite: bool) -> "ArchiveWriter":
-        """For ``df.write``."""
+        """Return the writer for ``df.write``."""
         from ..read.table_schema import COLUMNS, ddl
 
         type_by_column = {field.name: field.dataType.simpleString() for field in schema.fields}
         if {"timestamp": COLUMNS["timestamp"], **type_by_column} != COLUMNS:
             legal = ddl()
             raise InvalidRequest(
-                f"an archive takes the columns of the source as they are: {legal}; not "
+                f"an archive requires the unchanged columns of the source: {legal}; got "
                 f"{', '.join(type_by_column)}"
             )
         return ArchiveWriter(
@@ -115,9 +116,10 @@ class ArchiveSource(DataSource):
 
 
 class ArchiveReader(DataSourceReader):
-    """All records in order, a few files a task; each file is verified before it is used.
+    """Reads all records in order, a few files per task. Each file is verified before it is used.
 
-    ``until``: the sequence id up to which it is read, however far it has grown since; None: to its end.
+    ``until`` is the end sequence ID of the read, even if the archive has grown since. None is the end of the
+    archive.
     """
 
     def __init__(self, store: ArchiveStore, columns: Sequence[str], until: int | None) -> None:
@@ -127,7 +129,7 @@ class ArchiveReader(DataSourceReader):
 
     @marks_errors
     def partitions(self) -> list[InputPartition]:
-        """In the order of the log."""
+        """Return the tasks in log order."""
         manifest = folder.read_manifest(self.store)
         first = manifest.first_sequence_id
         files_with_offset = [
@@ -144,7 +146,7 @@ class ArchiveReader(DataSourceReader):
 
     @marks_errors_of_rows
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """In a task. Raises `CorruptData` before the task can succeed."""
+        """Yield the records of a task. Raises `CorruptData` before the task can succeed."""
         from ..client.worker_heap import freeze_worker_heap
         from .parquet_file import read_records
 
@@ -155,7 +157,7 @@ class ArchiveReader(DataSourceReader):
 
 
 class ArchiveWriter(DataSourceArrowWriter):
-    """Tasks write files, which count once the manifest names them."""
+    """Writes files in tasks. They belong to the archive once the manifest lists them."""
 
     def __init__(self, store: ArchiveStore, plan: WritePlan) -> None:
         self.store = store
@@ -163,7 +165,7 @@ class ArchiveWriter(DataSourceArrowWriter):
 
     @marks_errors
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WrittenFiles:
-        """In a task."""
+        """Write the files of a task, in a worker process."""
         from pyspark import TaskContext
 
         from ..client.worker_heap import freeze_worker_heap
@@ -206,18 +208,18 @@ class ArchiveWriter(DataSourceArrowWriter):
 
     @marks_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are through: publish. Raises what keeps the files from following on what is there."""
+        """Publish the files of all tasks. Raises the reason why they cannot follow the present archive."""
         plan, files = self.plan, _files_of(messages)
 
         def make(current: Manifest | None) -> Manifest:
             if current is not None and not files:
-                return current  # all of it was in
+                return current  # the archive already has all records
             end = None if plan.end is None else DLSN.parse(plan.end)
             grown_manifest = (current or plan.empty_manifest()).grown(files, end)
             if plan.end_sequence_id not in (None, grown_manifest.end_sequence_id):
                 raise InvalidRequest(
                     f'log "{plan.log}": records {plan.first_sequence_id} to {plan.end_sequence_id} were '
-                    f"asked for, the files go to {grown_manifest.end_sequence_id}"
+                    f"requested, but the files end at {grown_manifest.end_sequence_id}"
                 )
             return grown_manifest
 
@@ -225,9 +227,11 @@ class ArchiveWriter(DataSourceArrowWriter):
 
     @marks_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The job failed, or a commit raised, perhaps after it had published. Files that may still come to
-        count stay, for the next append."""
-        with suppress(DistributedLogError, OSError):  # the job's own error matters
+        """Clean up after the job or its commit failed, possibly after the manifest was published.
+
+        Files that can still become part of the archive remain for the next append.
+        """
+        with suppress(DistributedLogError, OSError):  # the original error is reported
             folder.clean(self.store)
 
 

@@ -1,12 +1,12 @@
-"""Where an archive lies: a directory that all hosts see, or a bucket of an object store, by its URL.
+"""The location of an archive: a directory that all hosts can access, or a URL of an object store.
 
-Both do the same few things: list, read, write a new object, create one that nobody else has created, delete.
-Nothing is renamed, appended to, locked or changed in place, so whatever gives these is enough. What is
-created is there whole, or not at all; of two that create one name, one is told.
+Both provide the same operations: list, read, write a new object, create an object exclusively, delete.
+Objects are never renamed, appended to, locked or changed. A created object is complete or does not exist. If
+two processes create the same name, only one succeeds.
 
-Buckets are reached through fsspec, whose file systems know a conditional create
-(``pipe_file(mode="create")``: S3, GCS, Azure and others, each with a package of its own); credentials are
-theirs, from the environment. `pyarrow.fs` has no conditional create in any store.
+Buckets are accessed through fsspec, whose file systems support a conditional create,
+``pipe_file(mode="create")``, for S3, GCS, Azure and others, each with a separate package. They take their
+credentials from the environment. `pyarrow.fs` has no conditional create for any store.
 """
 
 import errno
@@ -28,72 +28,80 @@ READ_BYTES = 8 * 1024 * 1024
 
 
 class NewObject(Protocol):
-    """An object that is being written, from front to back; nobody sees it before it is closed."""
+    """An object that is being written sequentially. It is not visible before it is closed."""
 
     def write(self, data: Any) -> object:
-        """Take bytes."""
+        """Append bytes."""
         ...
 
     def close(self) -> None:
-        """Durable, and there."""
+        """Make the object durable and visible."""
         ...
 
     def discard(self) -> None:
-        """It will not be there, as far as that can be had."""
+        """Abandon the object, so that it does not become visible, as far as possible."""
         ...
 
 
 class ArchiveStore(Protocol):
-    """Of one archive. Travels to tasks. Names are without a path."""
+    """The store of one archive. It is sent to tasks. Object names have no path."""
 
     location: str
-    """As users name it."""
+    """The location as users write it."""
     is_local: bool
-    """Is it a path that programs may open by themselves?"""
+    """Whether it is a path that programs can open directly."""
 
     def prepare(self) -> None:
-        """Make it where that is needed. Raises `InvalidRequest` where it cannot hold an archive safely."""
+        """Create the location if necessary.
+
+        Raises:
+            InvalidRequest: It cannot contain an archive safely.
+        """
         ...
 
     def list_sizes(self) -> dict[str, int]:
-        """All objects and their bytes; none where there is no such place."""
+        """Return the sizes of all objects in bytes by name; none if the location does not exist."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """All of an object; None where it is not there."""
+        """Return the content of an object, or None if it does not exist."""
         ...
 
     def read_pieces(self, name: str) -> Iterator[Any]:
-        """An object in pieces of some MiB. Raises `CorruptData` where it is not there."""
+        """Yield an object in pieces of some MiB. Raises `CorruptData` if it does not exist."""
         ...
 
     def read_buffer(self, name: str) -> Any:
-        """An object as Arrow's buffer, mapped where that is possible. Raises `CorruptData` as
-        `read_pieces`."""
+        """Return an object as Arrow buffer, memory-mapped if possible.
+
+        Raises:
+            CorruptData: It does not exist.
+        """
         ...
 
     def create(self, name: str, data: bytes) -> bool:
-        """Put an object there, durably, if there is none of the name; was there none?
+        """Create an object durably, unless one of this name exists. Return whether it was created.
 
-        Raises `ConnectionLost` where that is not known.
+        Raises:
+            ConnectionLost: The outcome is unknown.
         """
         ...
 
     def begin_object(self, name: str) -> NewObject:
-        """Begin an object whose name nobody else uses."""
+        """Start a new object with a unique name."""
         ...
 
     def delete(self, names: Iterable[str]) -> None:
-        """Those that are there."""
+        """Delete the existing objects of these names."""
         ...
 
     def path(self, name: str) -> str:
-        """Of an object, for messages."""
+        """Return the path of an object, for messages."""
         ...
 
 
 def store_of(location: str | Path) -> ArchiveStore:
-    """The store of an archive, by a path or a URL. Raises `InvalidRequest`."""
+    """Return the store of an archive, by a path or a URL. Raises `InvalidRequest`."""
     text = str(location)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
@@ -112,58 +120,60 @@ class DirectoryStore:
         self._path = Path(where)
 
     def prepare(self) -> None:
-        """Make it, with what is above it."""
+        """Create the directory and its parents."""
         self._path.mkdir(parents=True, exist_ok=True)
 
     def list_sizes(self) -> dict[str, int]:
-        """All of them."""
+        """Return the sizes of all files."""
         size_by_name = {}
         with suppress(FileNotFoundError, NotADirectoryError):
             for file in self._path.iterdir():
-                with suppress(FileNotFoundError):  # removed since it was listed
+                with suppress(FileNotFoundError):  # deleted since the listing
                     size_by_name[file.name] = file.stat().st_size
         return size_by_name
 
     def read(self, name: str) -> bytes | None:
-        """All of one; None where it is not there."""
+        """Return the content of a file, or None."""
         try:
             return (self._path / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def read_pieces(self, name: str) -> Iterator[Any]:
-        """As they lie in it."""
+        """Yield the content of a file in pieces."""
         with _translate_read_errors(self.path(name)), open(self._path / name, "rb") as file:
             while piece := file.read(READ_BYTES):
                 yield piece
 
     def read_buffer(self, name: str) -> Any:
-        """In memory, or mapped."""
+        """Return a memory-mapped file."""
         import pyarrow as pa
 
         with _translate_read_errors(self.path(name)):
-            return pa.memory_map(self.path(name)).read_buffer()  # mapped as long as it is used
+            return pa.memory_map(
+                self.path(name)
+            ).read_buffer()  # stays mapped while the buffer is used
 
     def create(self, name: str, data: bytes) -> bool:
-        """Written aside, synced, and linked: a link is refused where there is one of the name."""
+        """Write a temporary file, sync it, and link it. The link fails if the name exists."""
         temporary = self._path / f".{name}.{uuid4().hex}"
         try:
             with open(temporary, "xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            _sync(self._path)  # the names of other objects, before this one speaks of them
+            _sync(self._path)  # make the names of listed files durable before this object
             os.link(temporary, self._path / name)
         except (
             FileExistsError,
             FileNotFoundError,
-        ):  # or what was aside is gone: another one cleans up
+        ):  # the name exists, or another process has cleaned up the temporary file
             return False
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
             raise InvalidRequest(
-                f"{self.location}: its file system has no hard links, by which an archive grows in one step"
+                f"{self.location}: the file system has no hard links, which archives require"
             ) from None
         finally:
             temporary.unlink(missing_ok=True)
@@ -171,21 +181,21 @@ class DirectoryStore:
         return True
 
     def begin_object(self, name: str) -> NewObject:
-        """Begin one."""
+        """Create a new file."""
         return _NewFile(self._path / name)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Those that are there."""
+        """Delete the existing files of these names."""
         for name in names:
             (self._path / name).unlink(missing_ok=True)
 
     def path(self, name: str) -> str:
-        """Of one."""
+        """Return the path of a file."""
         return str(self._path / name)
 
 
 class _NewFile:
-    """A file that is written once from front to back."""
+    """A file that is written sequentially, once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -205,7 +215,7 @@ class _NewFile:
 
 
 class BucketStore:
-    """A place in an object store, by a URL that fsspec knows."""
+    """A location in an object store, by a URL that fsspec supports."""
 
     is_local = False
 
@@ -213,8 +223,10 @@ class BucketStore:
         self.location = where.rstrip("/")
 
     def prepare(self) -> None:
-        """Does the store refuse to create what is there? One that writes over it would lose records: each of
-        two appends would believe that it was the one."""
+        """Check that the store refuses to create an existing object.
+
+        A store that overwrites it would lose records, because each of two concurrent appends would succeed.
+        """
         name = f"_probe-{uuid4().hex}"
         try:
             if self.create(name, b"1") and not self.create(name, b"2"):
@@ -223,12 +235,12 @@ class BucketStore:
             with suppress(DistributedLogError):
                 self.delete([name])
         raise InvalidRequest(
-            f"{self.location}: this store writes over what is there; an archive needs one that creates an "
-            "object only if there is none (conditional writes)"
+            f"{self.location}: this store overwrites existing objects. An archive requires conditional "
+            "writes, which create an object only if it does not exist"
         )
 
     def list_sizes(self) -> dict[str, int]:
-        """All of them."""
+        """Return the sizes of all objects."""
         fs, root = self._file_system()
         with self._translate_errors(root):
             fs.invalidate_cache()
@@ -240,7 +252,7 @@ class BucketStore:
         return {str(entry["name"]).rpartition("/")[2]: int(entry["size"]) for entry in files}
 
     def read(self, name: str) -> bytes | None:
-        """All of one; None where it is not there."""
+        """Return the content of an object, or None."""
         fs, root = self._file_system()
         with self._translate_errors(self.path(name)):
             try:
@@ -249,20 +261,20 @@ class BucketStore:
                 return None
 
     def read_pieces(self, name: str) -> Iterator[Any]:
-        """As they lie in it."""
+        """Yield the content of an object, in one piece."""
         yield self.read_buffer(name)
 
     def read_buffer(self, name: str) -> Any:
-        """In memory, or mapped."""
+        """Return the content of an object as Arrow buffer."""
         import pyarrow as pa
 
         data = self.read(name)
         if data is None:
-            raise CorruptData(f"{self.path(name)} cannot be read: it is not there")
+            raise CorruptData(f"{self.path(name)} cannot be read: it does not exist")
         return pa.py_buffer(data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """A conditional put."""
+        """Create an object by a conditional put."""
         fs, root = self._file_system()
         with self._translate_errors(self.path(name)):
             try:
@@ -272,27 +284,27 @@ class BucketStore:
         return True
 
     def begin_object(self, name: str) -> NewObject:
-        """Begin one."""
+        """Start an upload."""
         return _NewUpload(self, name)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Those that are there."""
+        """Delete the existing objects of these names."""
         fs, root = self._file_system()
         for name in names:
             with self._translate_errors(self.path(name)), suppress(FileNotFoundError):
                 fs.rm_file(f"{root}/{name}")
 
     def path(self, name: str) -> str:
-        """Of one."""
+        """Return the URL of an object."""
         return f"{self.location}/{name}"
 
     def _file_system(self) -> tuple[Any, str]:
-        """The file system, which fsspec keeps for a process, and the root in it."""
+        """Return the file system, which fsspec caches per process, and the root path in it."""
         try:
             from fsspec.core import url_to_fs
         except ImportError:
             raise InvalidRequest(
-                f"{self.location}: archives in an object store need fsspec and the store's package: "
+                f"{self.location}: archives in an object store require fsspec and the package of the store: "
                 "pip install fsspec s3fs (S3), gcsfs (GCS), adlfs (Azure)"
             ) from None
         try:
@@ -305,7 +317,7 @@ class BucketStore:
 
     @contextmanager
     def _translate_errors(self, object_path: str) -> Iterator[None]:
-        """What a store's package raises, as errors of ours; each has classes of its own."""
+        """Translate the exceptions of a store's package. Each package has its own classes."""
         try:
             yield
         except Exception as error:
@@ -313,7 +325,7 @@ class BucketStore:
 
 
 class _NewUpload:
-    """An object that its store shows when the upload is complete."""
+    """An object that becomes visible when its upload is complete."""
 
     def __init__(self, bucket: BucketStore, name: str) -> None:
         self._bucket = bucket
@@ -331,8 +343,10 @@ class _NewUpload:
             self._file.close()
 
     def discard(self) -> None:
-        """Without a close, which would complete it; some packages cannot leave an upload: then it is there,
-        and no manifest names it."""
+        """Abandon the upload without closing it, which would complete it.
+
+        Some packages cannot abandon an upload. Then the object exists, but no manifest lists it.
+        """
         with suppress(Exception):
             self._file.discard()
 

@@ -1,9 +1,10 @@
-"""A cold tier: the past of a log as Parquet, and both together as one frame.
+"""A cold tier: the past of a log as Parquet, and archive and log as one frame.
 
-`append_history` is called by ``foreachBatch``. It is exactly once by what it writes, not by who asks: the
-archive's manifest says up to which record it goes, what a batch has below that is in already, and the
-manifest moves in one step with the files. So a replayed batch, a lost checkpoint and a second driver add
-nothing twice. (Spark's own file sink knows its batches only by its checkpoint, and no position of the log.)
+`append_history` is called by ``foreachBatch``. It is exactly once by its content, not by its caller. The
+manifest of the archive contains its last record, earlier records of a batch are skipped, and the manifest
+changes in one step with the files. Therefore a replayed batch, a lost checkpoint or a second driver adds
+nothing twice. (Spark's own file sink recognizes its batches only by its checkpoint, and not by positions of
+the log.)
 """
 
 import json
@@ -41,12 +42,26 @@ def append_history(
     *,
     request_timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Manifest | None:
-    """Add the records of ``frame`` to the archive in ``directory``; what that holds then, durably.
+    """Append the records of a frame to the archive in a directory, durably.
 
-    ``frame``: all columns of the source, of one log, in the order of the log. What the archive holds
-    already is left out. A new archive begins with the first record that comes; None: there was none yet.
-    Raises `LogRecreated`, `ForeignData` (the archive is another log's), `CorruptData`; `VersionConflict`
-    when somebody else appends; `InvalidRequest` for a gap. Then nothing of ``frame`` is added.
+    Records that the archive already has are skipped. A new archive starts with the first record of the frame.
+
+    Args:
+        frame: All columns of the source, of one log, in log order.
+        uri: The cluster and namespace of the log.
+        log: The log.
+        directory: A directory or the URL of an object store.
+        request_timeout_s: Timeout of one request, in seconds.
+
+    Returns:
+        The manifest after the call; None if there is no archive yet and the frame is empty.
+
+    Raises:
+        LogRecreated, ForeignData: The archive belongs to a deleted log of this name, or to another log.
+        CorruptData: The archive is damaged.
+        VersionConflict: Another process has appended at the same time.
+        InvalidRequest: Records are missing between archive and frame.
+        After an error, no record of the frame was added.
     """
     from pyspark.sql import functions as f
 
@@ -78,9 +93,9 @@ def append_history(
 
 
 def history_manifest(directory: str | Path) -> Manifest | None:
-    """What the archive in ``directory`` holds: ``end`` is the next position to be read from the log.
+    """Return the manifest of the archive in a directory, or None if there is none.
 
-    None where there is none yet. Raises `CorruptData`, `ForeignData`.
+    Its ``end`` is the next position to be read from the log. Raises `CorruptData` or `ForeignData`.
     """
     return folder.read_manifest_if_any(store_of(directory))
 
@@ -93,12 +108,24 @@ def read_with_history(
     *,
     request_timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> "DataFrame":
-    """All records of a log: those of the archive from there, and what the log has before and after it.
+    """Return all records of a log: those of the archive, and those of the log before and after it.
 
-    The columns of the source; each record once, whatever both have, in no order (`sequence_id` gives it).
-    Raises `InvalidRequest` where there is no archive, `ForeignData` where it is another log's,
-    `LogRecreated` where it is an earlier log's of that name, `LogTruncated` where the log lacks records
-    after the archive's end, `CorruptData` where a file is missing or of another size.
+    The frame has the columns of the source. Each record is contained once, even if both have it. The order is
+    undefined; sort by `sequence_id`.
+
+    Args:
+        spark: The session.
+        uri: The cluster and namespace of the log.
+        log: The log.
+        directory: A directory or the URL of an object store.
+        request_timeout_s: Timeout of one request, in seconds.
+
+    Raises:
+        InvalidRequest: There is no archive.
+        ForeignData: The archive belongs to another log.
+        LogRecreated: The archive belongs to a deleted log of this name.
+        LogTruncated: Records between the end of the archive and the start of the log are missing.
+        CorruptData: A file is missing or has another size.
     """
     store = store_of(directory)
     manifest = folder.read_manifest(store)
@@ -125,8 +152,10 @@ def read_with_history(
 
 
 def _read_archive(spark: "SparkSession", store: ArchiveStore, manifest: Manifest) -> "DataFrame":
-    """By Spark's own reader, which prunes columns and row groups, where it can open the files; a store is
-    reached as this process reaches it, and each of its files verified."""
+    """Read a local archive with Spark's own reader, which prunes columns and row groups.
+
+    An object store is accessed like in this process, and each file is verified.
+    """
     if store.is_local:
         names = [_escaped(store.path(one.name)) for one in manifest.files]
         return spark.read.schema(ddl()).parquet(*names)
@@ -140,7 +169,7 @@ def _read_archive(spark: "SparkSession", store: ArchiveStore, manifest: Manifest
 async def _ranges_around(
     spark_client: SparkClient, manifest: Manifest, store: ArchiveStore, log: str
 ) -> tuple[tuple[str, str] | None, tuple[str, str]]:
-    """(from, to) before the archive, if the log has anything there, and after it."""
+    """Return (start, end) of the records before the archive, if any, and of those after it."""
     logs = SourceLogs(spark_client.namespace, SourceOptions(log=log))
     try:
         await logs.discover()
@@ -149,8 +178,8 @@ async def _ranges_around(
         missing_records = view.state.truncated_sequence_id - manifest.end_sequence_id
         if missing_records > 0:
             raise LogTruncated(
-                f'log "{log}" begins at {view.earliest}, the archive in {store.location} ends at '
-                f"{manifest.end}: {missing_records} records between them are in neither",
+                f'log "{log}" begins at {view.earliest}, and the archive in {store.location} ends at '
+                f"{manifest.end}: {missing_records} records between them are missing",
                 str(view.earliest),
             )
         first = view.state.truncated_sequence_id
@@ -160,8 +189,8 @@ async def _ranges_around(
                 _position_json(view, view.earliest, first),
                 _position_json(view, manifest.first, manifest.first_sequence_id),
             )
-        # Ends are fixed here: after a restart of the cluster a log may show less than the archive has, for
-        # a moment (G5), and what it shows then would be in both.
+        # The ends are fixed here. After a restart of the cluster, a log may temporarily show fewer records
+        # than the archive has (G5). Records that it shows later would be in both.
         start = min(max(manifest.end, view.earliest), view.end)
         range_after = _position_json(view, start, max(manifest.end_sequence_id, first))
         return range_before, (range_after, _position_json(view, view.end, None))
@@ -176,13 +205,13 @@ async def _incarnation(spark_client: SparkClient, log: str) -> str:
 def _check_archive_of(manifest: Manifest, store: ArchiveStore, log: str, incarnation: str) -> None:
     if manifest.log != log:
         raise ForeignData(
-            f'the archive in {store.location} is of log "{manifest.log}", not of "{log}"'
+            f'the archive in {store.location} belongs to log "{manifest.log}", not to "{log}"'
         )
     if manifest.incarnation != incarnation:
         raise LogRecreated(
-            f'the archive in {store.location} is of log "{log}" {manifest.incarnation}; the log of that '
-            "name is "
-            f"{incarnation} now: it was deleted and made again"
+            f'the archive in {store.location} belongs to incarnation {manifest.incarnation} of log "{log}", '
+            "but the log was deleted and created again: its incarnation is "
+            f"{incarnation}"
         )
 
 
@@ -193,5 +222,5 @@ def _position_json(view: LogView, dlsn: DLSN, sequence_id: int | None) -> str:
 
 
 def _escaped(path: str) -> str:
-    """A path that Spark would take for a pattern."""
+    """Escape the characters of a path that Spark interprets as a pattern."""
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)

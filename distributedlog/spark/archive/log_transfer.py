@@ -1,8 +1,8 @@
-"""A log as an archive, and an archive as a log again: what `dlog log export` and `import` do.
+"""Export a log as an archive, and import an archive as a log, for `dlog log export` and `import`.
 
-An export is there when its manifest is: a killed one is none. An import verifies every file before it makes
-the log, and again in the tasks that read it; the sink links all or nothing, once for each state of each
-archive, however often it is repeated. Txids and payloads stay, in order; positions are new.
+An export is complete when its manifest exists. An import verifies every file before it creates the log, and
+again in the tasks that read it. The sink links all records or none, once for each state of each archive, even
+if the import is repeated. Transaction IDs, payloads and order are kept; positions are new.
 """
 
 import json
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES = 1 << 30
 SEGMENTS_MAX = 400
-"""Of the largest import, in segments; a link takes 800, and each task begins its own."""
+"""Maximum number of segments of an import. A link accepts 800, and each task starts a new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What an import did."""
+    """The result of an import."""
 
     manifest: Manifest
     was_imported: bool
-    """It was in: nothing was written."""
+    """Whether the log already had this import, so that nothing was written."""
     first: DLSN | None
-    """The first of its positions in the new log; None where it has no records."""
+    """First position in the new log; None if the import has no records."""
     last: DLSN | None
 
 
@@ -53,11 +53,24 @@ def export_log(
     end: str = "latest",
     request_timeout_s: float = 10.0,
 ) -> Manifest:
-    """Write a log from ``start`` up to, and without, ``end`` into ``directory``; what is there now.
+    """Export the records of a log to an archive in a directory.
 
-    ``start``, ``end``: `earliest`, `latest`, or a DLSN as text. The directory is empty, does not exist, or
-    holds what a killed export left. Raises `LogNotFound`, `LogTruncated`, `InvalidRequest`; `ForeignData`
-    where there is something else in the directory.
+    Args:
+        spark: The session.
+        uri: The cluster and namespace.
+        log: The log.
+        directory: An empty or new directory, one with an interrupted export, or the URL of an object store.
+        start: First position: `earliest`, `latest` or a DLSN as text.
+        end: End position, exclusive, in the same form.
+        request_timeout_s: Timeout of one request, in seconds.
+
+    Returns:
+        The manifest of the archive.
+
+    Raises:
+        LogNotFound, LogTruncated, InvalidRequest: The log or the start does not exist, or an argument is
+            invalid.
+        ForeignData: The directory contains other objects.
     """
     from .archive_source import FORMAT_NAME, ArchiveSource, WritePlan
 
@@ -104,11 +117,21 @@ def import_log(
     *,
     request_timeout_s: float = 10.0,
 ) -> ImportResult:
-    """Write an archive into ``log``, which is made, or has no records, or has this import already.
+    """Import an archive into a log that does not exist, has no records, or already has this import.
 
-    Raises `InvalidRequest` where there is no archive, `CorruptData` naming a file that is not as the
-    manifest states, `ForeignData` naming one that does not belong there, `LogExists` where the log has
-    other records. Then nothing is written.
+    Args:
+        spark: The session.
+        uri: The cluster and namespace.
+        directory: A directory or the URL of an object store.
+        log: The log.
+        request_timeout_s: Timeout of one request, in seconds.
+
+    Raises:
+        InvalidRequest: There is no archive.
+        CorruptData: A file differs from the manifest.
+        ForeignData: A file does not belong to the archive.
+        LogExists: The log has other records.
+        After an error, nothing was written.
     """
     from .archive_source import FORMAT_NAME, ArchiveSource
 
@@ -144,7 +167,7 @@ def import_log(
 async def _resolve_bounds(
     spark_client: SparkClient, options: SourceOptions
 ) -> tuple[Offset, Offset]:
-    """From where to where, each with the sequence id there."""
+    """Return start and end, each with its sequence ID."""
     logs = SourceLogs(spark_client.namespace, options)
     try:
         await logs.discover()
@@ -165,7 +188,7 @@ async def _resolve_bounds(
 
 
 async def _is_imported(spark_client: SparkClient, name: str, app: str, manifest: Manifest) -> bool:
-    """Has the log this import already? Raises `LogExists` where it has anything else."""
+    """Whether the log already has this import. Raises `LogExists` if it has other records."""
     log = spark_client.namespace.open_log(name)
     try:
         state = await log.snapshot()
@@ -176,7 +199,7 @@ async def _is_imported(spark_client: SparkClient, name: str, app: str, manifest:
         return True
     if state.end_sequence_id:
         raise LogExists(
-            f'log "{name}" has records of its own: import into a log that does not exist or is empty'
+            f'log "{name}" has other records: import into a log that does not exist or is empty'
         )
     return False
 
@@ -184,7 +207,7 @@ async def _is_imported(spark_client: SparkClient, name: str, app: str, manifest:
 async def _imported_range(
     spark_client: SparkClient, name: str, app: str
 ) -> tuple[DLSN, DLSN] | None:
-    """The first and the last position of an import."""
+    """Return the first and the last position of an import."""
     log = spark_client.namespace.open_log(name)
     linked = await log.linked_version(app)
     if linked is None or not linked.first_segment:
@@ -192,4 +215,4 @@ async def _imported_range(
     for segment in await log.segments(first=linked.last_segment, limit=1):
         if segment.segment == linked.last_segment and segment.last_dlsn is not None:
             return DLSN(linked.first_segment, 0, 0), segment.last_dlsn
-    return None  # truncated meanwhile
+    return None  # the records were truncated in the meantime

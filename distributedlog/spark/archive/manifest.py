@@ -1,15 +1,16 @@
-"""The manifest of an archive: which Parquet files hold which part of a log, and how that is proved (pure).
+"""The manifest of an archive: its Parquet files, the records in each, and their digests (pure).
 
-An archive is a place with Parquet files and a manifest for each state that it had, of which the newest says
-what counts: a file that it does not name is a leftover. `export_log` makes one, `append_history` lets one
-grow. Records have no gap: they run from ``first_sequence_id`` up to ``end_sequence_id`` of one incarnation.
+An archive consists of Parquet files and a manifest for each of its states. The newest manifest applies, and
+files that it does not list are leftovers. `export_log` creates an archive, and `append_history` extends it.
+Records have
+no gaps: they are those from ``first_sequence_id`` up to ``end_sequence_id`` (exclusive) of one incarnation.
 
-The digest of records is the sum, modulo 2^64, over record k from 0 (its place in the archive) of
+The digest of records is the sum, modulo 2^64, over record k (its index in the archive, from 0) of
 
-    xxh3_64(payload, seed = k * PLACE + txid * TXID mod 2^64)
+    xxh3_64(payload, seed = k * POSITION_FACTOR + txid * TXID_FACTOR mod 2^64)
 
-so it tells order, txids and payloads, parts of an archive can be digested apart and added up, and it does
-not depend on how records are cut into files, nor on which log they are in.
+It covers order, transaction IDs and payloads. Digests of parts of an archive can be computed separately and
+added. The digest depends neither on the division into files, nor on the log.
 """
 
 import json
@@ -27,7 +28,7 @@ KIND = "distributedlog archive"
 POSITION_FACTOR = 0x9E3779B97F4A7C15
 TXID_FACTOR = 0xC2B2AE3D27D4EB4F
 DIGEST_MODULUS = 2**64
-"""Of digests and seeds."""
+"""Modulus of digests and seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +41,27 @@ class ArchiveFile:
     payload_bytes: int
     first: DLSN
     last: DLSN
-    """Of its last record."""
+    """Position of the last record."""
     first_sequence_id: int
     digest: int
-    """Of its records, by their place in the whole archive."""
+    """Digest of the records, by their index in the whole archive."""
     file_bytes: int
     file_xxh3: int
     """xxh3_64 of the whole file."""
 
     @property
     def end_sequence_id(self) -> int:
-        """Of the record that would follow."""
+        """The sequence ID after the last record."""
         return self.first_sequence_id + self.records
 
     def to_json(self) -> dict[str, Any]:
-        """Digests as 16 hex digits, positions as text."""
+        """Return the JSON object, with digests as 16 hex digits and positions as text."""
         values = asdict(self)
         return {name: _to_json_value(name, value) for name, value in values.items()}
 
     @classmethod
     def from_json(cls, value: Any) -> "ArchiveFile":
-        """Raises `CorruptData`."""
+        """Parse a JSON object. Raises `CorruptData`."""
         archive_file: ArchiveFile = _from_json_values(cls, value)
         if (
             archive_file.name != archive_file.name.rpartition("/")[2]
@@ -68,19 +69,19 @@ class ArchiveFile:
             or archive_file.records < 1
         ):
             raise CorruptData(
-                f"a file of the name {archive_file.name!r:.80} with {archive_file.records} records"
+                f"invalid file entry {archive_file.name!r:.80} with {archive_file.records} records"
             )
         return archive_file
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What an archive holds. ``end`` is the next position to be read from the log."""
+    """The content of an archive. ``end`` is the next position to be read from the log."""
 
     id: str
-    """Made with the archive, 16 hex digits: who imports it, exactly once."""
+    """16 hex digits, generated with the archive. Imports use it to be exactly once."""
     generation: int
-    """From 1 up, one more with each time it grew."""
+    """From 1 on, increased by one with each append."""
     log: str
     incarnation: str
     first: DLSN
@@ -91,28 +92,29 @@ class Manifest:
 
     @property
     def records(self) -> int:
-        """In all files."""
+        """The number of records in all files."""
         return sum(archive_file.records for archive_file in self.files)
 
     @property
     def payload_bytes(self) -> int:
-        """In all files."""
+        """The payload bytes in all files."""
         return sum(archive_file.payload_bytes for archive_file in self.files)
 
     @property
     def file_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files."""
         return sum(archive_file.file_bytes for archive_file in self.files)
 
     @property
     def digest(self) -> str:
-        """Of all records, 16 hex digits."""
+        """The digest of all records, as 16 hex digits."""
         return f"{sum(archive_file.digest for archive_file in self.files) % DIGEST_MODULUS:016x}"
 
     def grown(self, files: Iterable[ArchiveFile], end: DLSN | None = None) -> "Manifest":
-        """With more files, in order, up to ``end`` (else right after the last record), a generation on.
+        """Return the next generation, with more files in order.
 
-        Raises `InvalidRequest` when they do not follow on what is there.
+        ``end`` is the new end, by default directly after the last record. Raises `InvalidRequest` if the
+        files do not follow the present ones.
         """
         files = tuple(files)
         last = files[-1].last.next() if files else self.end
@@ -127,13 +129,13 @@ class Manifest:
         return grown_manifest
 
     def check(self, error: type[CorruptData] | type[InvalidRequest]) -> None:
-        """Are its records those from its first to its end, once, in order? Raises ``error``."""
+        """Check that the files contain the records from first to end, once and in order. Raises ``error``."""
         next_sequence_id, next_position = self.first_sequence_id, self.first
         for file in self.files:
             if file.first_sequence_id != next_sequence_id or file.first < next_position:
                 raise error(
                     f"file {file.name} begins with record {file.first_sequence_id} at {file.first}, expected "
-                    f"is record {next_sequence_id} from {next_position} on: a gap, or records twice or "
+                    f"record {next_sequence_id} from {next_position} on: records are missing, repeated or "
                     "out of order"
                 )
             next_sequence_id, next_position = file.end_sequence_id, file.last.next()
@@ -143,28 +145,34 @@ class Manifest:
             or self.first > self.end
         ):
             raise error(
-                f"records {self.first_sequence_id} to {self.end_sequence_id} up to {self.end} are stated, "
-                f"the files end before record {next_sequence_id} at {next_position}"
+                f"the manifest has records {self.first_sequence_id} to {self.end_sequence_id} up to "
+                f"{self.end}, but the files end before record {next_sequence_id} at {next_position}"
             )
         if len({file.name for file in self.files}) != len(self.files):
-            raise error("a file is named twice")
+            raise error("a file is listed twice")
 
     def check_listing(self, sizes: Mapping[str, int], where: str, *, no_others: bool) -> None:
-        """Are its files there, whole by their size; ``alone``: and no others? Raises `CorruptData` naming
-        one that is missing or of another size, `ForeignData` naming one that does not belong here."""
+        """Check that all files exist with the right size, and that there are no other files if ``no_others``.
+
+        Raises:
+            CorruptData: A file is missing or has another size.
+            ForeignData: There is another file.
+        """
         for file in self.files:
             if file.name not in sizes:
                 raise CorruptData(f"{where}/{file.name} is missing")
             if sizes[file.name] != file.file_bytes:
                 raise CorruptData(
-                    f"{where}/{file.name} has {sizes[file.name]} bytes, the manifest says {file.file_bytes}"
+                    f"{where}/{file.name} has {sizes[file.name]} bytes, the manifest has {file.file_bytes}"
                 )
         extra = sorted(set(sizes) - {file.name for file in self.files})
         if no_others and extra:
-            raise ForeignData(f"{where}/{extra[0]} is not in the manifest: it does not belong here")
+            raise ForeignData(
+                f"{where}/{extra[0]} is not in the manifest and does not belong to the archive"
+            )
 
     def encode(self) -> bytes:
-        """The text of the object, with a digest of its own."""
+        """Return the text of the manifest object, including its own digest."""
         body = {
             "format": FORMAT,
             "kind": KIND,
@@ -184,13 +192,19 @@ class Manifest:
 
     @classmethod
     def decode(cls, text: bytes, where: str) -> "Manifest":
-        """Raises `CorruptData`, `ForeignData` for another program's, `UnsupportedFormat` for a newer one."""
+        """Parse the text of a manifest object.
+
+        Raises:
+            CorruptData: It is damaged.
+            ForeignData: Another program wrote it.
+            UnsupportedFormat: A newer version wrote it.
+        """
         try:
             body = json.loads(text)
         except ValueError as error:
             raise CorruptData(f"{where} is damaged: {error}") from None
         except RecursionError:
-            raise CorruptData(f"{where} is damaged: it is nested too deep") from None
+            raise CorruptData(f"{where} is damaged: it is nested too deeply") from None
         if not isinstance(body, dict) or body.get("kind") != KIND:
             raise ForeignData(f"{where} is not the manifest of a {KIND}")
         stated_digest = body.pop("xxh3", None)
@@ -199,21 +213,21 @@ class Manifest:
         except (ValueError, RecursionError):
             is_sound = False
         if not is_sound:
-            raise CorruptData(f"{where} is damaged: its digest is not the one that it states")
+            raise CorruptData(f"{where} is damaged: its digest is wrong")
         if body.get("format") != FORMAT:
             raise UnsupportedFormat(
-                f"{where} has format {body.get('format')!r:.40}, this version reads {FORMAT}: a newer"
-                " version made it"
+                f"{where} has format {body.get('format')!r:.40}, this version reads format {FORMAT}: a newer"
+                " version wrote it"
             )
         try:
             files = [ArchiveFile.from_json(one) for one in body["files"]]
             manifest: Manifest = _from_json_values(cls, {**body, "files": tuple(files)})
             manifest.check(CorruptData)
         except (CorruptData, KeyError, TypeError, OverflowError) as error:
-            raise CorruptData(f"{where} contradicts itself: {error!s:.400}") from None
+            raise CorruptData(f"{where} is inconsistent: {error!s:.400}") from None
         sums = (manifest.records, manifest.payload_bytes, manifest.digest)
         if sums != (body.get("records"), body.get("payload_bytes"), body.get("digest")):
-            raise CorruptData(f"{where} contradicts itself: the sums are not those of its files")
+            raise CorruptData(f"{where} is inconsistent: its sums differ from those of its files")
         return manifest
 
 
@@ -228,7 +242,7 @@ def _to_json_value(name: str, value: Any) -> Any:
 
 
 def _from_json_values(cls: type[Any], value: Any) -> Any:
-    """A dataclass of its JSON; what else is in there is left alone. Raises `CorruptData`."""
+    """Return a dataclass from its JSON object, ignoring other keys. Raises `CorruptData`."""
     arguments: dict[str, Any] = {}
     try:
         for field in fields(cls):
@@ -238,7 +252,9 @@ def _from_json_values(cls: type[Any], value: Any) -> Any:
             elif field.name in _DIGESTS:
                 raw = int(raw, 16)
             elif field.type in (int, str) and type(raw) is not field.type:
-                raise ValueError(f"{field.name} is {type(raw).__name__}, no {field.type.__name__}")
+                raise ValueError(
+                    f"{field.name} must be {field.type.__name__}, got {type(raw).__name__}"
+                )
             arguments[field.name] = raw
     except (KeyError, TypeError, ValueError, InvalidRequest) as error:
         raise CorruptData(f"{cls.__name__}: {error}") from None

@@ -1,7 +1,7 @@
-"""One Parquet file of an archive: written with all that the manifest says of it, and read back against that.
+"""Write one Parquet file of an archive with its digests, and read it back verified.
 
-The bytes of the file have a digest, so that any flipped one is found before the file is used; the records
-have another (`manifest.py`), which ties them to the log whatever the encoding.
+The digest of the file detects any changed byte before the file is used. The digest of the records
+(`manifest.py`) identifies them independent of the encoding.
 """
 
 import json
@@ -24,9 +24,9 @@ from .manifest import DIGEST_MODULUS, POSITION_FACTOR, TXID_FACTOR, ArchiveFile
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 FILE_BYTES = 256 * 1024 * 1024
-"""A file ends at about this much before compression: what is verified in one piece."""
+"""Approximate maximum size of a file before compression. A file is verified as a whole."""
 BATCH_BYTES = 2 * 1024 * 1024
-"""What is handed to Spark at once, about."""
+"""Approximate size of the batches for Spark."""
 SCHEMA = pa.schema(
     [
         ("log", pa.string()),
@@ -39,11 +39,14 @@ SCHEMA = pa.schema(
         ("timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""The columns of the source, all of them; ``timestamp`` as the frame gave it, null where it gave none."""
+"""All columns of the source. ``timestamp`` is stored as in the frame, and null if the frame has none."""
 
 
 def records_digest(batch: pa.RecordBatch, first_index: int) -> int:
-    """Of the records of a batch, whose first one has this place in the archive. From 0 up to 2^64."""
+    """Return the digest of the records of a batch, from 0 up to 2^64 (exclusive).
+
+    ``first_index`` is the index of the first record in the archive.
+    """
     count = batch.num_rows
     payload, txids = batch.column("payload"), batch.column("txid").to_numpy()
     _, offsets, data = payload.buffers()
@@ -58,10 +61,9 @@ def records_digest(batch: pa.RecordBatch, first_index: int) -> int:
 
 
 class ParquetFileWriter:
-    """Writes one file; `close` syncs it and tells what is in it.
+    """Writes one file. `close` syncs it and returns its description.
 
-    ``first_sequence_id``: of the archive's first record. Raises `InvalidRequest` for records that are not
-    those of the log, one after the other.
+    Raises `InvalidRequest` for records that are not consecutive records of the log.
     """
 
     def __init__(
@@ -73,8 +75,16 @@ class ParquetFileWriter:
         next_: int,
         generation: int,
     ) -> None:
-        """``next_``: the sequence id of the file's first record. ``generation``: of the manifest that is to
-        name it."""
+        """Create the file.
+
+        Args:
+            store: The archive.
+            log: The log.
+            incarnation: The incarnation of the log.
+            first_sequence_id: The first sequence ID of the archive.
+            next_: The first sequence ID of the file.
+            generation: The generation of the manifest that will list the file.
+        """
         self.name = file_name(next_, generation)
         self._log = log
         self._archive_first_id = first_sequence_id
@@ -91,26 +101,26 @@ class ParquetFileWriter:
         self._row_group_batches: list[pa.RecordBatch] = []
         self._row_group_bytes = 0
         self.size_bytes = 0
-        """Before compression."""
+        """Size before compression."""
         self._payload_bytes = 0
         self._digest = 0
         self._first: DLSN | None = None
         self._last: DLSN | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Write records that follow on those before."""
+        """Write records that directly follow the previous ones."""
         sequence_ids = batch.column("sequence_id").to_numpy()
         expected = np.arange(self._next_sequence_id, self._next_sequence_id + len(sequence_ids))
         if not np.array_equal(sequence_ids, expected):
             index = int(np.argmax(sequence_ids != expected))
             raise InvalidRequest(
-                f'log "{self._log}": record {sequence_ids[index]} where record {expected[index]} is '
-                "expected: records must "
-                "come as the source gives them (coalesce keeps their order, repartition does not), and "
-                "without gaps"
+                f'log "{self._log}": record {sequence_ids[index]} instead of record {expected[index]}: '
+                "records must "
+                "be in the order of the source, without gaps (coalesce keeps the order, repartition does "
+                "not)"
             )
         if pc.all(pc.equal(batch.column("log"), self._log)).as_py() is not True:
-            raise InvalidRequest(f'the frame has records of another log than "{self._log}"')
+            raise InvalidRequest(f'the frame has records of a log other than "{self._log}"')
         batch = _with_time(batch, SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
         self._digest += records_digest(batch, self._next_sequence_id - self._archive_first_id)
         self._next_sequence_id += len(sequence_ids)
@@ -124,7 +134,7 @@ class ParquetFileWriter:
             self._write_row_group()
 
     def close(self) -> ArchiveFile:
-        """Durable, and what is in it. There is a record in it."""
+        """Make the file durable, and return its description. The file must have a record."""
         assert self._first is not None
         assert self._last is not None
         self._write_row_group()
@@ -153,8 +163,8 @@ class ParquetFileWriter:
         )
 
     def abort(self) -> None:
-        """No such file."""
-        with suppress(Exception):  # the error that brought us here is the one to be told
+        """Delete the file."""
+        with suppress(Exception):  # the original error is reported
             self._parquet.close()
         self._sink.file.discard()
 
@@ -171,15 +181,23 @@ def read_records(
     first_index: int,
     columns: Sequence[str] = ("txid", "payload"),
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a file in order, some columns of them; ``place`` of its first record in the archive.
+    """Yield the records of a file in order, with some of their columns.
 
-    Whoever uses what this yields must see it to its end: only there the digest of the records is known.
-    Raises `CorruptData` naming the file.
+    The caller must consume the iterator to its end, because the digest of the records is checked only there.
+
+    Args:
+        store: The archive.
+        archive_file: The file.
+        first_index: The index of its first record in the archive.
+        columns: The columns to return.
+
+    Raises:
+        CorruptData: The file is damaged.
     """
     damage_text = f"{store.path(archive_file.name)} is damaged: "
     data = store.read_buffer(archive_file.name)
     if xxhash.xxh3_64_intdigest(data) != archive_file.file_xxh3:
-        raise CorruptData(damage_text + "its bytes are not those that the manifest states")
+        raise CorruptData(damage_text + "its digest differs from the manifest")
     parquet = pq.ParquetFile(pa.BufferReader(data))
     batch_rows = max(
         100, min(65_536, BATCH_BYTES * archive_file.records // max(1, archive_file.payload_bytes))
@@ -191,13 +209,11 @@ def read_records(
         records_seen += batch.num_rows
         yield _with_time(batch, columns).select(list(columns))
     if (records_seen, digest_sum % DIGEST_MODULUS) != (archive_file.records, archive_file.digest):
-        raise CorruptData(
-            damage_text + f"its {records_seen} records are not those that the manifest states"
-        )
+        raise CorruptData(damage_text + f"its {records_seen} records differ from the manifest")
 
 
 def _with_time(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """An older file, or frame, has none."""
+    """Add a null column ``timestamp`` to a batch of an older file or frame that has none."""
     if "timestamp" not in columns or "timestamp" in batch.schema.names:
         return batch
     field = SCHEMA.field("timestamp")
@@ -209,7 +225,7 @@ def _position(batch: pa.RecordBatch, row: int) -> DLSN:
 
 
 class _DigestingFile:
-    """An object that is written once from front to back, and its digest: what Arrow takes for a file."""
+    """A file object for Arrow that writes sequentially to an archive object and computes its digest."""
 
     closed = False
 
@@ -228,10 +244,10 @@ class _DigestingFile:
         return self.size
 
     def flush(self) -> None:
-        """What is written is durable, and there, when it is closed."""
+        """Do nothing. Data becomes durable and visible when the object is closed."""
 
     def close(self) -> None:
-        """Arrow's; the object is closed by whoever made it."""
+        """Do nothing. Arrow calls this, but the owner of the object closes it."""
 
     def readable(self) -> bool:
         return False

@@ -1,9 +1,9 @@
-"""What the driver lends to its executors: a token of its own user, for the logs of one query.
+"""Issue a restricted token of the driver's user to executors, for the logs of one query.
 
-The driver alone has credentials. Where they are a certificate or a token it asks the metadata for a narrower
-token, which travels in tasks and nowhere else: not in options, plans or checkpoints, and no `repr` shows it.
-An executor that is stolen has what that token allows, until it ends. In a cluster that asks nobody, or of
-this user on this machine, there is nothing to lend.
+Only the driver has credentials. If they are a certificate or a token, it requests a restricted token, which
+is sent in tasks only. It is not part of options, plans, checkpoints or any `repr`. A compromised executor has
+the rights of this token until it expires. Clusters without authentication, or local clusters of this user,
+need no token.
 """
 
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ from ..options.options import SinkOptions, SourceOptions
 
 BATCH_S = 24 * 3600
 STREAM_S = 6 * 3600
-"""A stream asks for another with each of its micro-batches, about; a task that runs longer fails."""
+"""Validity in seconds. A stream requests a new token about once per micro-batch. Longer tasks fail."""
 REUSE_S = 60.0
-"""A token that was asked for so lately is lent again."""
+"""A token that is at most this old, in seconds, is used again."""
 LOGS_MAX = 8
 CHARS_MAX = 400
-"""Of more logs, or longer names, the directory that they share."""
+"""For more logs or longer names, the token covers the directory that they share."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelegatedToken:
-    """Travels in tasks."""
+    """A token that is sent in tasks."""
 
     token: bytes = field(repr=False)
     authority: str = field(repr=False)
-    """The cluster's ``ca.pem``."""
+    """The ``ca.pem`` of the cluster."""
     scope: TokenScope = ()
-    """Tokens of one user and one narrowing follow each other in one client of a worker."""
+    """Tokens of one user and one scope replace each other in one client of a worker."""
 
 
 def token_scope(namespace: str, options: SourceOptions | SinkOptions) -> TokenScope:
-    """What the tasks of such a query need."""
+    """Return the rights that the tasks of a query need."""
     if isinstance(options, SourceOptions):
         paths, rights = paths_of(options.names, options.log_pattern), READ
     else:
@@ -45,7 +45,7 @@ def token_scope(namespace: str, options: SourceOptions | SinkOptions) -> TokenSc
 
 
 def paths_of(names: Sequence[str] | None, pattern: str | None) -> list[str]:
-    """Logs, or a directory that has them all; "" is the whole namespace."""
+    """Return the logs, or a directory that contains them all; "" is the whole namespace."""
     if names is not None and len(names) <= LOGS_MAX and sum(map(len, names)) <= CHARS_MAX:
         return sorted(set(names))
     if names is not None:
@@ -63,7 +63,7 @@ def paths_of(names: Sequence[str] | None, pattern: str | None) -> list[str]:
 
 
 def _common_prefix(first: str, last: str) -> str:
-    """What both begin with."""
+    """Return the common prefix of two texts."""
     length = 0
     for first_char, last_char in zip(first, last, strict=False):
         if first_char != last_char:

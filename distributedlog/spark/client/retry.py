@@ -1,7 +1,7 @@
-"""Waiting while the metadata store or bookies are away: planning, sinks, links and streams do it alike.
+"""Retry while the metadata store or bookies are unavailable, for planning, sinks, links and streams.
 
-What may pass is asked again, with a warning, up to ``readTimeout``: as tasks do. What the user must decide
-(a live writer owns the log) is no pause of the cluster's and is raised at once.
+Temporary errors are retried with a warning, up to ``readTimeout``, as in tasks. Errors that the user must
+resolve (another writer owns the log) are raised at once.
 """
 
 import logging
@@ -15,7 +15,7 @@ from ...runtime.interfaces.errors import DistributedLogError, OutcomeUnknown, Ow
 from ...runtime.primitives.backoff import Backoff
 
 RETRY_S = 120.0
-"""Where no option says it."""
+"""Time of retries in seconds, if no option sets it."""
 
 T = TypeVar("T")
 
@@ -23,23 +23,27 @@ log = logging.getLogger("distributedlog.spark")
 
 
 class RetryPolicy:
-    """How long one call has waited, and whether it may go on."""
+    """The deadline and the pauses of one call."""
 
     def __init__(
         self, caller: str, timeout_s: float, now: float, *, repeatable: bool = False
     ) -> None:
-        """``repeatable``: asked again, what is asked tells whether it had happened."""
+        """``repeatable``: whether a repeated call detects that an earlier one succeeded."""
         self._caller = caller
         self._deadline = now + timeout_s
         self._repeatable = repeatable
         self._backoff = Backoff()
 
     def pause_s(self, error: DistributedLogError, now: float) -> float:
-        """How long to sleep before the next try. Raises the error when the time is over, or will not help."""
+        """Return the seconds until the next attempt.
+
+        Raises:
+            DistributedLogError: The given error, if it is not temporary or the deadline has passed.
+        """
         is_temporary = error.retryable or (self._repeatable and isinstance(error, OutcomeUnknown))
         if not is_temporary or isinstance(error, OwnershipAcquireFailed) or now >= self._deadline:
             raise error
-        log.warning("%s waits: %s; asked again", self._caller, error)
+        log.warning("%s is waiting: %s (retrying)", self._caller, error)
         return min(self._backoff.next_s(), max(0.0, self._deadline - now))
 
 
@@ -50,7 +54,7 @@ async def retry_unavailable(
     *,
     repeatable: bool = False,
 ) -> T:
-    """In the background loop."""
+    """Call until it succeeds or the deadline passes, in the background loop."""
     policy = RetryPolicy(caller, timeout_s, trio.current_time(), repeatable=repeatable)
     while True:
         try:
@@ -63,7 +67,7 @@ async def retry_unavailable(
 def retry_unavailable_blocking(
     attempt: Callable[[], T], timeout_s: float, caller: str = "the query"
 ) -> T:
-    """In a plain thread."""
+    """Call until it succeeds or the deadline passes, in a plain thread."""
     policy = RetryPolicy(caller, timeout_s, time.monotonic())
     while True:
         try:

@@ -1,8 +1,8 @@
-"""One trio client a worker process, in a background thread, made after the fork and kept between tasks (H15).
+"""One client per worker process, in a background thread, created after the fork and kept between tasks (H15).
 
-Spark's worker processes are forked, live from task to task, and may be killed at any time. So a client is
-made lazily, cached by process id, replaced once where it is broken, and closed when nobody has used it for
-a minute; it holds nothing that would need a goodbye.
+Spark's worker processes are forked, live from task to task, and can be killed at any time. Therefore a client
+is created on demand, cached by process ID, replaced once if it fails, and closed after a minute without use.
+It has no state that requires a shutdown.
 """
 
 import os
@@ -29,7 +29,7 @@ from .spark_errors import log_warnings_to_stderr
 from .worker_heap import freeze_worker_heap
 
 IDLE_S = 60.0
-"""A client that nobody has used for this long is closed."""
+"""An unused client is closed after this time, in seconds."""
 CLOSE_S = 2.0
 
 T = TypeVar("T")
@@ -48,9 +48,16 @@ class SparkClient:
         credentials: str = "",
         delegated_token: DelegatedToken | None = None,
     ) -> None:
-        """Opens it. Raises `InvalidUri`, `QuorumUnreachable`, `NotAuthenticated`.
+        """Open the namespace.
 
-        ``credentials``: by name, on the driver; ``lent``: in a task.
+        Args:
+            uri: The cluster and namespace.
+            request_timeout_s: Timeout of one request, in seconds.
+            credentials: The credentials of the driver, as ``file:PATH``.
+            delegated_token: The token of a task, instead of credentials.
+
+        Raises:
+            InvalidUri, QuorumUnreachable, NotAuthenticated: The namespace cannot be opened.
         """
         log_warnings_to_stderr()
         owner = f"spark-{os.getpid()}"
@@ -66,7 +73,7 @@ class SparkClient:
         else:
             host = client_host(owner, credentials)
         self.authority = ""
-        """The cluster's ``ca.pem``, where it is one that we have credentials for; "" in a task."""
+        """The ``ca.pem`` of the cluster, if this client has credentials for it; "" in a task."""
         namespace_uri = parse_uri(uri)
         proof = host.credentials(namespace_uri.addresses[0])
         if (
@@ -77,11 +84,11 @@ class SparkClient:
         ):
             self.authority = authority_text(credentials)
         opening = open_namespace(uri, config=config, host=host)
-        # Else a task that computes keeps the loop waiting for 5 ms each time (H27).
+        # Otherwise a computing task delays the loop by 5 ms each time (H27).
         self.background = Background("distributedlog spark", quick_switches=True)
         self.background.start()
         self.users = 0
-        """Readers and writers that hold it; it is not idle while there are any."""
+        """Number of readers and writers that use it. It is not idle while there are any."""
         self._is_closed = False
         self._use_count = 0
         try:
@@ -93,21 +100,26 @@ class SparkClient:
         self.background.submit(self._close_when_idle)
 
     def run(self, call: Callable[..., Awaitable[T]], *args: object) -> T:
-        """Have ``call(*args)`` run in the loop, and wait for it."""
+        """Run ``call(*args)`` in the loop, and wait for the result."""
         self._use_count += 1
         return self.background.run(call, *args)
 
     def update_token(self, received: DelegatedToken) -> None:
-        """Another task of this worker was lent this: the next connection shows the newest.
+        """Use the token of another task for later connections, if it is newer.
 
-        That is not the one that ends last: those of before a revocation, or a rotation, end with it.
+        The newest token need not be the one that expires last, because a revocation or a key rotation ends
+        older ones.
         """
         current = self._delegated_token
         if current is None or _token_age(received) >= _token_age(current):
             self._delegated_token = received
 
     async def delegate_token(self, scope: TokenScope, valid_s: int) -> DelegatedToken | None:
-        """A token of our own for tasks; None: they need none. Raises `NotAllowed`, `InvalidRequest`."""
+        """Return a restricted token of this client for tasks; None if they need none.
+
+        Raises:
+            NotAllowed, InvalidRequest: The cluster issues no such token.
+        """
         if not self.authority:
             return None
         issued_at, delegated = self._issued_tokens.get((scope, valid_s), (0.0, None))
@@ -119,16 +131,16 @@ class SparkClient:
         return delegated
 
     def _token(self) -> bytes:
-        assert self._delegated_token is not None, "a client by a token has one"
+        assert self._delegated_token is not None, "a client of a task has a token"
         return self._delegated_token.token
 
     @property
     def is_alive(self) -> bool:
-        """May it be used?"""
+        """Whether the client can be used."""
         return not self._is_closed and not self._context.exit_outcome.is_done
 
     def close(self) -> None:
-        """End its thread. Idempotent."""
+        """End the thread. Idempotent."""
         self._is_closed = True
         self.background.stop(CLOSE_S)
 
@@ -136,8 +148,8 @@ class SparkClient:
         last_use_count = -1
         while not self._is_closed:
             await trio.sleep(IDLE_S)
-            # Under the lock whoever asks for a client gets this one alive, or a new one. It is held while a
-            # client is made, for seconds where its cluster is away: this loop does not wait for that.
+            # Under the lock, a caller of `client` gets this client alive, or a new one. The lock is held
+            # while a client is created, for seconds if its cluster is unavailable. This loop does not wait.
             if _lock.acquire(blocking=False):
                 try:
                     self._is_closed = not self.users and last_use_count == self._use_count
@@ -148,7 +160,7 @@ class SparkClient:
 
 
 def _token_identity(delegated: DelegatedToken) -> tuple[str, str, TokenScope, str]:
-    """Tokens that may follow each other in one client: two users of one application are two."""
+    """Return the identity of the client for a token. Two users have two clients."""
     token = read_token(delegated.token)
     return token.cluster_id, token.user, delegated.scope, delegated.authority
 
@@ -164,7 +176,7 @@ def client(
     credentials: str = "",
     delegated_token: DelegatedToken | None = None,
 ) -> SparkClient:
-    """This process's client of a namespace, by whom it is for; a broken one is replaced."""
+    """Return this process's client of a namespace for these credentials. A failed one is replaced."""
     identity: object = credentials if delegated_token is None else _token_identity(delegated_token)
     key = (os.getpid(), uri, request_timeout_s, identity)
     with _lock:
@@ -187,9 +199,14 @@ def run(
     retry_s: float = 0.0,
     credentials: str = "",
 ) -> T:
-    """One call with this process's client; what may pass is tried again for ``patience_s``.
+    """Run one call with this process's client.
 
-    Only what may be done twice is asked patiently.
+    Args:
+        uri: The cluster and namespace.
+        request_timeout_s: Timeout of one request, in seconds.
+        call: The call. With ``retry_s``, it must be safe to repeat.
+        retry_s: Time of retries after temporary errors, in seconds.
+        credentials: As for `SparkClient`.
     """
     return retry_unavailable_blocking(
         lambda: _run(uri, request_timeout_s, call, credentials), retry_s
@@ -202,7 +219,7 @@ def _run(
     call: Callable[[SparkClient], Awaitable[T]],
     credentials: str,
 ) -> T:
-    """Once more with a new client where the old one had ended."""
+    """Call, and repeat the call once with a new client if the old one was closed."""
     for is_first_try in (True, False):
         spark_client = client(uri, request_timeout_s, credentials)
         spark_client.users += 1
@@ -219,7 +236,7 @@ def _run(
 def delegated_token_for(
     options: SourceOptions | SinkOptions, *, is_stream: bool
 ) -> DelegatedToken | None:
-    """On the driver: what the tasks of this query get. Raises `NotAllowed`, `NotAuthenticated`."""
+    """Return the token for the tasks of a query, on the driver. Raises `NotAllowed` or `NotAuthenticated`."""
     if not (options.credentials or os.environ.get(CREDENTIALS_VARIABLE)):
         return None
 
@@ -237,7 +254,7 @@ def delegated_token_for(
 
 
 def _after_fork() -> None:
-    """The child has no thread of ours, and a lock that another thread held would stay held."""
+    """Reset the module in a forked child. It has no threads, and a held lock would stay locked."""
     global _lock
     _lock = threading.Lock()
     _clients.clear()

@@ -1,10 +1,10 @@
-"""Errors of ours that come back through Spark, as what they were: one line, where Spark prints sixty.
+"""Restore errors that come back through Spark as text, so that users see one line instead of sixty.
 
-Of what a Python process raises, the JVM hands on nothing but text. So whatever of ours Spark calls is
-`marks_errors`: what it raises ends in ``[dlog {"code": 511, "detail": "3.0.1"}]``, the fields with which
-errors cross our own wire too, and `cause` makes the error of it again.
+From an exception of a Python process, the JVM passes on only the text. Therefore all methods that Spark calls
+are decorated with `marks_errors`: their errors end with ``[dlog {"code": 511, "detail": "3.0.1"}]``. These
+are the fields with which errors are sent over the network, too, and `cause` restores the error from them.
 
-In Spark's Python processes no program has configured logging, and Python prints only the text of a warning.
+In Spark's Python processes, no program has configured logging, and Python prints only the text of a warning.
 `log_warnings_to_stderr` adds time, level and name, unless a handler is configured.
 """
 
@@ -32,12 +32,11 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What is raised inside by Spark for an error of ours is raised as that error, with its own message.
+    """Raise the original error, with its own message, instead of Spark's exception about it.
 
-    Also as a decorator: ``@plain_errors()``.
-
-    Its class can be caught (``except LogTruncated``); Spark's own text stays as its ``__context__``. Errors
-    of others stay as they are. In Python's driver process alone; what the JVM logs is not changed.
+    Use it as a context manager or a decorator, ``@plain_errors()``. Callers can then catch the class
+    (``except LogTruncated``). Spark's exception is the ``__context__``. Other errors are not changed. It
+    works in the driver's Python process only and does not change the log of the JVM.
     """
     try:
         yield
@@ -49,9 +48,10 @@ def plain_errors() -> Iterator[None]:
 
 
 def cause(exception: BaseException) -> DistributedLogError | None:
-    """The error of ours in what Spark raised: its class, message and fields; None for another's.
+    """Return the `DistributedLogError` in an exception of Spark, or None.
 
-    For whoever cannot put `plain_errors` around it: ``query.exception()``, a listener, a job's log.
+    The error has its original class, message and fields. Use this where `plain_errors` cannot be used, such
+    as ``query.exception()``, a listener, or the log of a job.
     """
     seen_ids: set[int] = set()
     current: BaseException | None = exception
@@ -67,20 +67,20 @@ def cause(exception: BaseException) -> DistributedLogError | None:
 
 
 def error_from_text(text: str) -> DistributedLogError | None:
-    """The error of ours that a stack of Spark's ends in; None for another one."""
+    """Return the `DistributedLogError` at the end of a stack trace of Spark; None if there is none."""
     kinds = {kind.__name__: kind for kind in BY_CODE.values()}
     for name, message in reversed(_NAMED.findall(text)):
         parsed = _split_mark(message)
         if parsed is not None:
             text_part, fields = parsed
             return from_code(fields["code"], text_part, fields.get("detail", ""))
-        if name in kinds:  # of a worker with an older program
+        if name in kinds:  # from a worker with an older version
             return kinds[name](message.strip())
     return None
 
 
 def marks_errors(call: Callable[P, T]) -> Callable[P, T]:
-    """A method that Spark calls: what it raises of ours says its fields at its end."""
+    """Decorate a method that Spark calls, so that its errors end with their fields."""
 
     @functools.wraps(call)
     def telling(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -93,7 +93,7 @@ def marks_errors(call: Callable[P, T]) -> Callable[P, T]:
 
 
 def marks_errors_of_rows(call: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """As `marks_errors`, of a method whose rows Spark takes one by one."""
+    """As `marks_errors`, for a method that yields rows to Spark."""
 
     @functools.wraps(call)
     def telling(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -108,7 +108,7 @@ def marks_errors_of_rows(call: Callable[P, Iterator[T]]) -> Callable[P, Iterator
 def _with_mark(error: DistributedLogError) -> DistributedLogError:
     message = " ".join(str(error).splitlines())
     if _split_mark(message) is not None:
-        return error  # it has come this way already
+        return error  # already marked
     fields = {"code": error.code, "detail": error.detail[:DETAIL_CHARS_MAX]}
     if not error.detail:
         del fields["detail"]
@@ -121,7 +121,7 @@ def _without_mark(error: DistributedLogError) -> DistributedLogError:
 
 
 def _split_mark(message: str) -> tuple[str, dict[str, Any]] | None:
-    """A message without its mark, and what the mark says; None where it has none."""
+    """Return a message without its mark, and the fields of the mark; None without a mark."""
     text, mark, rest = message.rpartition(MARK)
     if not mark:
         return None
@@ -136,14 +136,14 @@ def _split_mark(message: str) -> tuple[str, dict[str, Any]] | None:
 
 
 class StderrHandler(logging.Handler):
-    """To standard error, from WARNING up, unless somebody else listens already."""
+    """Print warnings and errors to stderr, unless another handler is configured."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.setFormatter(logging.Formatter(LOG_FORMAT))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line. Standard error is looked up now: Spark's workers replace it."""
+        """Print one line. stderr is looked up each time, because Spark's workers replace it."""
         other_handlers = (
             logging.getLogger("distributedlog").handlers or logging.getLogger().handlers
         )

@@ -1,4 +1,7 @@
-"""What the collections of Spark's Python processes look at. Loads little: the search for sources loads it."""
+"""Exclude loaded modules from garbage collection in Spark's Python processes.
+
+This module imports little, because the search for data sources imports it.
+"""
 
 import gc
 import os
@@ -7,16 +10,16 @@ import sys
 DAEMON = "pyspark.daemon"
 
 _frozen = (0, False)
-"""(process id, had it a client by then?)"""
+"""(process ID, whether it had a client at that time)"""
 
 
 def freeze_worker_heap(*, with_client: bool = False) -> None:
-    """In a process of Spark's daemon: what is loaded by now is looked at by no collection any more.
+    """In a process of Spark's daemon, exclude all present objects from garbage collection.
 
-    The daemon collects after *every* call that it serves, a task or a look of the driver's (which source,
-    which partitions, may it be written, commit): 45 ms with pyarrow and numpy loaded. Once a process, and
-    once more ``with_client``: what a client is made of is a quarter as much. Nowhere else, for what is
-    frozen is never looked at again: a program would keep what it drops.
+    The daemon collects after *every* call that it serves: a task, or a planning step of the driver. With
+    pyarrow and numpy loaded, a collection takes 45 ms. The heap is frozen once per process, and once more
+    ``with_client``, because a client adds a quarter as many objects. It is not done in other processes:
+    frozen objects are never collected, so a program would keep objects that it drops.
     """
     global _frozen
     pid, frozen_before = os.getpid(), _frozen
@@ -30,6 +33,6 @@ def freeze_worker_heap(*, with_client: bool = False) -> None:
 
 
 def _is_spark_daemon_child() -> bool:
-    """Is this a process that Spark's daemon has forked? It runs as the main module, or is imported by one."""
+    """Whether Spark's daemon forked this process: its module is the main module or is imported by it."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return getattr(main, "name", "") == DAEMON or DAEMON in sys.modules

@@ -1,4 +1,4 @@
-"""How far a query, a subscriber, or whoever holds positions is behind its logs' ends. Needs no Spark."""
+"""Compute the lag of a query, a subscriber or given positions behind the ends of logs. Requires no Spark."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,23 +19,22 @@ from ..read.source_logs import SourceLogs, for_each_log
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Of one log: what lies between a position and the log's end."""
+    """The distance between a position and the end of one log."""
 
     log: str
     position: DLSN | None
-    """Where the reader goes on, by what the log has now; None: it has no position, or its log is gone."""
+    """Where the reader continues in the present log; None if it has no position or the log was deleted."""
     end: DLSN | None
-    """The next record's, behind all that can be read; None: the log is gone."""
+    """The position of the next record, after all readable ones; None if the log was deleted."""
     records: int
     bytes: int
-    """Of entries, to about an entry; 0 where there is no record."""
+    """Bytes of entries, exact to one entry; 0 if there are no records."""
     seconds: float
-    """For how long the first unread record has been there, by its log time and this machine's clock; 0 where
-    there is none."""
+    """Age of the first unread record, from its log time and the clock of this machine; 0 if there is none."""
     lost: int | None = 0
-    """Records after the position that were truncated or deleted unread; None: not known how many, if any."""
+    """Unread records after the position that were truncated or deleted; None if their number is unknown."""
     note: str = ""
-    """What became of the log meanwhile, in words."""
+    """A description of changes to the log, such as its deletion."""
 
 
 def lag(
@@ -48,19 +47,30 @@ def lag(
     request_timeout_s: float = 10.0,
     read_timeout_s: float = RETRY_S,
 ) -> list[Lag]:
-    """How far somebody is behind now, a row a log, by name. Exactly one of the three says who.
+    """Return the present lag, one row per log, ordered by name.
 
-    ``query``: a streaming query, its progress, or that as JSON: what its last micro-batch ended at.
-    ``subscriber``: a named position of the logs. ``positions``: JSON as `positions()` gives it, as text or
-    parsed. ``logs``: names, or one glob: of which logs; else all that the query or the positions name, or
-    all of the namespace in which the subscriber has a position. A log that is named and in which it has none
-    counts from its first record. No record is read: at most a few entries' headers a log.
+    Give exactly one of ``query``, ``subscriber`` and ``positions``. The call reads no records, only a few
+    entry headers per log.
 
-    Raises `InvalidRequest`, `LogNotFound` for a named log that is not there and of which nothing is held,
-    `QuorumUnreachable` when the cluster was away for ``read_timeout_s``.
+    Args:
+        uri: The cluster and namespace.
+        query: A streaming query, its progress, or the progress as JSON. The end of its last micro-batch
+            counts.
+        subscriber: A named position of the logs.
+        positions: JSON of `positions()`, as text or parsed.
+        logs: Names, or one glob. By default all logs of the query or the positions, or all logs of the
+            namespace in
+            which the subscriber has a position. A given log without a position counts from its first record.
+        request_timeout_s: Timeout of one request, in seconds.
+        read_timeout_s: Time of retries while the cluster is unavailable, in seconds.
+
+    Raises:
+        InvalidRequest: The arguments are invalid, or the query has made no progress.
+        LogNotFound: A given log does not exist, and no position of it is given.
+        QuorumUnreachable: The cluster was unavailable for ``read_timeout_s``.
     """
     if sum(one is not None for one in (query, subscriber, positions)) != 1:
-        raise InvalidRequest("whose lag: exactly one of query, subscriber, positions")
+        raise InvalidRequest("use exactly one of query, subscriber, positions")
     positions_json = _json(positions, "positions") if query is None else offset_of(query).to_json()
     if isinstance(logs, str):
         options = SourceOptions(uri=uri, log_pattern=logs, fail_on_data_loss=False)
@@ -80,19 +90,20 @@ def lag(
 
 
 def offset_of(query: Any) -> Offset:
-    """What a query has read of our logs, of all its sources: the lower of two positions in one log.
+    """Return the positions up to which a query has read, over all its sources.
 
-    Raises `InvalidRequest` where it has made no progress, or reads no log of ours.
+    For a log in several sources, the lowest position counts. Raises `InvalidRequest` if the query has made no
+    progress or reads no logs.
     """
     progress = _json(getattr(query, "lastProgress", query), "query")
     if progress is None:
-        raise InvalidRequest("the query has made no progress yet: there is nothing to compare")
+        raise InvalidRequest("the query has made no progress yet")
     offset = Offset()
     is_own_source = False
     for source in _field(progress, "sources") or ():
         value = _json(_field(source, "endOffset"), "endOffset")
         if not isinstance(value, dict) or not {"v", "logs", "ids"} <= set(value):
-            continue  # another source's
+            continue  # a source of another format
         is_own_source, source_offset = True, Offset.from_json(value)
         for name, dlsn in source_offset.logs.items():
             if name not in offset.logs or dlsn < offset.logs[name]:
@@ -100,7 +111,7 @@ def offset_of(query: Any) -> Offset:
                 offset.copy_position(name, source_offset)
     if not is_own_source:
         raise InvalidRequest(
-            "the query's last progress names no position of a log: not our source's"
+            "the last progress of the query has no position of a log: it does not read logs"
         )
     return offset
 
@@ -128,7 +139,7 @@ async def _rows(
 async def _subscriber_positions(
     spark_client: SparkClient, logs: SourceLogs, subscriber: str
 ) -> dict[str, HeldPosition | None]:
-    """Its positions; of logs that were named also where it has none."""
+    """Return the subscriber's positions; for explicitly given logs also None where it has none."""
     position_by_log: dict[str, HeldPosition | None] = {}
     named_logs = logs.options.names
 
@@ -197,19 +208,19 @@ async def _lag_between(
     since_ms = await view.time_at(begin) if records else None
     seconds = 0.0
     if since_ms is not None:
-        # A clock that is ahead of this one's made the log's time: it counts.
+        # Log time can be ahead of this clock if the writer's clock is. Then it is used instead.
         newest = view.tail.last_time_ms if view.tail is not None else view.state.time_ms
         seconds = max(0, max(now_ms, newest) - since_ms) / 1000
     return Lag(view.name, position, view.end, records, size if records else 0, seconds, lost, note)
 
 
 def _names_in_positions(positions_json: Any) -> tuple[str, ...] | None:
-    """The logs that JSON of positions names, in either form."""
+    """Return the logs in JSON of positions, in either form."""
     if not isinstance(positions_json, Mapping):
         return None
     logs = positions_json.get("logs") if "v" in positions_json else positions_json
     if not isinstance(logs, Mapping) or not logs:
-        raise InvalidRequest("positions of no log: there is nothing to compare")
+        raise InvalidRequest("the positions contain no log")
     return tuple(str(name) for name in logs)
 
 
@@ -219,9 +230,9 @@ def _json(value: Any, what: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise InvalidRequest(f"{what} is no JSON: {error}") from None
+        raise InvalidRequest(f"{what} is not JSON: {error}") from None
 
 
 def _field(value: Any, name: str) -> Any:
-    """Of Spark's progress, which is an object, a mapping, or both."""
+    """Return a field of Spark's progress, which is an object, a mapping, or both."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -1,8 +1,9 @@
-"""What streaming queries over logs do, counted for a registry of Prometheus in the driver's process.
+"""Count the work of streaming queries over logs for a Prometheus registry in the driver's process.
 
     spark.streams.addListener(query_listener(prometheus_client.REGISTRY))
 
-From Spark's own progress of each micro-batch: nothing is asked of the cluster, nothing is counted in tasks.
+The figures come from Spark's own progress of each micro-batch. They need no requests to the cluster and no
+work in tasks.
 """
 
 import json
@@ -53,16 +54,16 @@ METRICS = (
 
 @dataclass(slots=True)
 class QueryMeters:
-    """One query's, since this process knows it."""
+    """The counters of one query, since this process observes it."""
 
     batches: int = 0
     records: int = 0
     batch_seconds: DurationHistogram = field(default_factory=DurationHistogram)
     behind_records: int | None = None
-    """None: an end is not known."""
+    """None if the end of a log is unknown."""
 
     def count_batch(self, progress: Mapping[str, Any]) -> bool:
-        """Count one micro-batch's progress (Spark's, as JSON); False: it reads no log of ours."""
+        """Count the progress of one micro-batch (JSON of Spark). Return False if the query reads no logs."""
         own_sources = [
             source
             for source in progress.get("sources") or ()
@@ -84,7 +85,7 @@ class QueryMeters:
         return True
 
     def samples(self) -> list[Sample]:
-        """With what each of them means."""
+        """Return the samples with their metrics."""
         values: dict[str, Any] = {
             "batches": self.batches,
             "records": self.records,
@@ -95,7 +96,7 @@ class QueryMeters:
 
 
 def _offset(text: Any) -> Offset | None:
-    """None: of another source."""
+    """Return the offset, or None for a source of another format."""
     try:
         return Offset.from_json(json.loads(text) if isinstance(text, str) else text)
     except (DistributedLogError, ValueError):
@@ -103,7 +104,7 @@ def _offset(text: Any) -> Offset | None:
 
 
 def _behind_records(source: Mapping[str, Any]) -> int | None:
-    """Records between where a batch ended and where its logs did; None: not known."""
+    """Return the records between the end of a batch and the ends of its logs, or None if unknown."""
     read_offset, latest_offset = (
         _offset(source.get("endOffset")),
         _offset(source.get("latestOffset")),
@@ -113,7 +114,7 @@ def _behind_records(source: Mapping[str, Any]) -> int | None:
     total = 0
     for name, identity in latest_offset.ids.items():
         if read_offset.ids.get(name) not in (None, identity):
-            return None  # it was made anew: how much of the old one is left nobody says
+            return None  # the log was created again: the rest of the old log is unknown
         end_sequence_id = latest_offset.sequence_ids.get(name)
         read_sequence_id = read_offset.sequence_ids.get(name) if name in read_offset.ids else 0
         if end_sequence_id is None or read_sequence_id is None:
@@ -123,21 +124,21 @@ def _behind_records(source: Mapping[str, Any]) -> int | None:
 
 
 class QueryCollector:
-    """All queries of a process, by name (without one: by id), for a registry; goes by events of Spark."""
+    """The metrics of all queries of a process, by name or ID, for a registry. Spark's events update it."""
 
     def __init__(self) -> None:
         self._meters: dict[str, tuple[str, QueryMeters]] = {}
-        """By the run's id: the label, and what it has counted."""
+        """Run ID to the label and the counters."""
 
     def record_progress(self, progress_json: Mapping[str, Any]) -> None:
-        """Of a query that has ended a micro-batch."""
+        """Count a finished micro-batch."""
         run, label = (
             str(progress_json.get("runId")),
             str(progress_json.get("name") or progress_json.get("id")),
         )
         _, meters = self._meters.get(run, (label, QueryMeters()))
         if meters.count_batch(progress_json):
-            # One query starts again under another run: its counters begin at 0, as a process' do.
+            # A restarted query has a new run ID. Its counters start at 0, as after a process start.
             for other in [
                 key for key, (of, _) in self._meters.items() if of == label and key != run
             ]:
@@ -145,15 +146,15 @@ class QueryCollector:
             self._meters[run] = (label, meters)
 
     def remove_query(self, run: str) -> None:
-        """A query is over: it has no samples any more."""
+        """Remove the samples of a query that has ended."""
         self._meters.pop(run, None)
 
     def describe(self) -> Iterable[Any]:
-        """Nothing: a registry need not ask for numbers to know what this is."""
+        """Return nothing, so that a registry does not collect at registration."""
         return ()
 
     def collect(self) -> Iterable[Any]:
-        """Metric families of `prometheus_client`, which is imported here first."""
+        """Return metric families of `prometheus_client`, which is imported only here."""
         from ...runtime.declarations.metrics_text import metric_families
 
         found = list(self._meters.values())
@@ -161,10 +162,10 @@ class QueryCollector:
 
 
 def query_listener(registry: Registry) -> "StreamingQueryListener":
-    """What ``spark.streams.addListener`` takes; ``registry`` collects what queries do from then on.
+    """Return a listener for ``spark.streams.addListener`` that counts queries for a registry.
 
-    Metrics with the label ``query``, its name or id; of queries that read logs, in this process alone.
-    ``listener.queries`` is the collector, for ``registry.unregister``.
+    The metrics have the label ``query``, its name or ID. They cover queries that read logs, in this process
+    only. ``listener.queries`` is the collector, for ``registry.unregister``.
     """
     from pyspark.sql.streaming import StreamingQueryListener
 
@@ -172,13 +173,13 @@ def query_listener(registry: Registry) -> "StreamingQueryListener":
         queries = QueryCollector()
 
         def onQueryStarted(self, event: Any) -> None:
-            """Its first progress says what it reads."""
+            """The sources of the query are known only from its first progress."""
 
         def onQueryProgress(self, event: Any) -> None:
             self.queries.record_progress(json.loads(event.progress.json))
 
         def onQueryIdle(self, event: Any) -> None:
-            """Nothing new."""
+            """There is nothing to count."""
 
         def onQueryTerminated(self, event: Any) -> None:
             self.queries.remove_query(str(event.runId))

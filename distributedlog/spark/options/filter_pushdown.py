@@ -1,7 +1,7 @@
-"""What filters say about where to read: bounds on log, position, sequence id, txid and log time (pure).
+"""Turn filters into limits of log, position, sequence ID, transaction ID and log time (pure).
 
-Bounds only ever leave out what no filter can want; Spark applies every filter again, exactly. So a filter
-that is not understood is no error and no bound.
+Limits exclude only records that no filter can match, and Spark applies every filter again, exactly. Therefore
+a filter that is not supported is neither an error nor a limit.
 """
 
 from collections.abc import Iterable
@@ -12,43 +12,46 @@ from ...log.model.segment_record import SegmentRecord
 
 LOW, HIGH = 0, 2**63 - 1
 LOG_TIME_UNIT = 1_000
-"""Microseconds a unit of log time."""
+"""Microseconds per unit of log time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """Lowest and highest value that may be wanted, both included."""
+    """Lowest and highest value that can match, both inclusive."""
 
     low: int = LOW
     high: int = HIGH
 
     def intersect(self, other: "ValueRange") -> "ValueRange":
-        """What both allow."""
+        """Return the range that both allow."""
         return ValueRange(max(self.low, other.low), min(self.high, other.high))
 
     def overlaps(self, low: int, high: int) -> bool:
-        """May a value from ``low`` to ``high`` be wanted?"""
+        """Whether a value from ``low`` to ``high`` can match."""
         return self.low <= high and low <= self.high
 
 
 @dataclass(frozen=True, slots=True)
 class FilterBounds:
-    """What all filters together leave."""
+    """The limits of all filters together."""
 
     logs: frozenset[str] | None = None
-    """None: all."""
+    """The names that can match; None for all."""
     bounds: dict[str, ValueRange] = field(default_factory=dict)
 
     def bound(self, column: str) -> ValueRange:
-        """Of one column; everything where no filter names it."""
+        """Return the range of one column; unlimited if no filter names it."""
         return self.bounds.get(column, ValueRange())
 
     def allows(self, log: str) -> bool:
-        """May a log be wanted?"""
+        """Whether a log can match."""
         return self.logs is None or log in self.logs
 
     def may_match(self, segment: SegmentRecord) -> bool:
-        """May a segment hold a wanted record? Its txids and times are known only when it is closed."""
+        """Whether a segment can contain a matching record.
+
+        Its transaction IDs and times are known only when it is closed.
+        """
         if not self.bound("segment").overlaps(segment.segment, segment.segment):
             return False
         if not self.bound("sequence_id").overlaps(
@@ -64,18 +67,24 @@ class FilterBounds:
         return self.bound("txid").overlaps(segment.first_txid, segment.last_txid)
 
     def without_column(self, column: str) -> "FilterBounds":
-        """What is left where a column bounds nothing."""
+        """Return the limits without those of one column."""
         return replace(self, bounds={k: v for k, v in self.bounds.items() if k != column})
 
     def entries(self, first: int, last: int) -> tuple[int, int]:
-        """What a filter on ``entry`` leaves of the entries ``first`` to ``last``."""
+        """Limit the entries ``first`` to ``last`` by the filters on ``entry``."""
         bound = self.bound("entry")
         return max(first, bound.low), min(last, bound.high)
 
 
 def filter_bounds(filters: Iterable[Any], txid_factor: int | None) -> FilterBounds:
-    """From Spark's filters. ``txid_factor``: microseconds a txid, where ``timestamp`` is made of it; else
-    it is log time, whose bound is in ms."""
+    """Return the limits of Spark's filters.
+
+    Args:
+        filters: Filters of `pyspark.sql.datasource`.
+        txid_factor: Microseconds per transaction ID if ``timestamp`` shows transaction IDs. None if it shows
+            log
+            time, which is limited in ms.
+    """
     bounds_so_far = FilterBounds()
     for spark_filter in filters:
         kind = type(spark_filter).__name__
@@ -122,7 +131,7 @@ def _range_of_filter(kind: str, column: str, value: Any, factor: int) -> ValueRa
         micros = _micros(value)
         if micros is None:
             return None
-        # A number stands for the instant it begins at: equal or below, rounded down; from it on, rounded up.
+        # A number stands for the start of its unit: upper limits are rounded down, lower limits up.
         low, high = -(-micros // factor), micros // factor
     if isinstance(low, bool) or not isinstance(low, int):
         return None
@@ -136,7 +145,7 @@ def _range_of_filter(kind: str, column: str, value: Any, factor: int) -> ValueRa
 
 
 def _micros(value: Any) -> int | None:
-    """Microseconds since 1970 of a datetime with a zone; None for anything else."""
+    """Return microseconds since 1970 of a datetime with a time zone; None for other values."""
     if getattr(value, "tzinfo", None) is None:
         return None
     offset = value.utcoffset()

@@ -1,5 +1,6 @@
-"""What the options of one reader or writer may not say together, or of a name: checked before anything is
-asked of a cluster. Each error is one line that names the option and what to do.
+"""Reject conflicting options of a reader or writer, and invalid names, before any request to a cluster.
+
+Each error is one line that names the option and the remedy.
 """
 
 from dataclasses import fields
@@ -13,13 +14,13 @@ from ...runtime.interfaces.errors import InvalidRequest
 from ...uri import parse_uri
 
 ENTRY_BYTES_MAX = 1_000_000
-"""With its columns an entry stays below the log's own limit of 1,040,384 bytes."""
+"""With its columns, an entry of this size is below the log's own limit of 1,040,384 bytes."""
 
 Where = Literal["batch", "stream"]
 
 
 def check_source(options: Any, where: Where) -> None:
-    """The rules of a reader's options. Raises `InvalidRequest`, `InvalidUri`."""
+    """Check a reader's options. Raises `InvalidRequest` or `InvalidUri`."""
     parse_uri(options.uri)
     _exactly_one(options, "log", "logs", "log_pattern")
     _at_most_one(options, "starting_position", "starting_txid", "starting_timestamp")
@@ -37,23 +38,23 @@ def check_source(options: Any, where: Where) -> None:
 
 
 def check_sink(options: Any, where: Where) -> None:
-    """The rules of a writer's options. Raises `InvalidRequest`, `InvalidUri`."""
+    """Check a writer's options. Raises `InvalidRequest` or `InvalidUri`."""
     parse_uri(options.uri)
     if options.log is not None:
         _check_log_name("log", options.log)
     if (options.txn_app_id is None) != (options.txn_version is None) and where == "batch":
         raise InvalidRequest(
-            'options "txnAppId" and "txnVersion" go together: who writes, and which batch of theirs'
+            'options "txnAppId" and "txnVersion" require each other: the application and its batch number'
         )
     if options.txn_version is not None and where == "stream":
         raise InvalidRequest(
-            'option "txnVersion" is for batch writes (also in foreachBatch): a stream counts its own '
+            'option "txnVersion" is for batch writes (also in foreachBatch): a stream numbers its own '
             "micro-batches"
         )
     if options.mode == "append" and (options.txn_app_id or options.txn_version is not None):
         raise InvalidRequest(
-            'mode "append" is at least once and remembers no batch: "txnAppId" and "txnVersion" '
-            'belong to mode "segments"'
+            'mode "append" is at least once and stores no batch numbers: "txnAppId" and "txnVersion" '
+            'require mode "segments"'
         )
     if options.txn_app_id is not None and len(options.txn_app_id.encode()) > APP_BYTES_MAX:
         raise InvalidRequest(
@@ -67,7 +68,7 @@ def check_sink(options: Any, where: Where) -> None:
 
 
 def shown_name(options: Any, attribute: str) -> str:
-    """The name of an option as users write it."""
+    """Return the name of an option as users write it."""
     for option_field in fields(options):
         if option_field.name == attribute:
             return str(option_field.metadata["name"])
@@ -81,11 +82,11 @@ def _check_stream(options: Any) -> None:
     for attribute in ("ending_position", "ending_txid", "ending_timestamp"):
         if getattr(options, attribute) is not None:
             raise InvalidRequest(
-                f'option "{shown_name(options, attribute)}" is for spark.read alone: a stream has no end '
-                "(trigger(availableNow=True) ends at what is there at its start)"
+                f'option "{shown_name(options, attribute)}" is only for spark.read: a stream has no end '
+                "(trigger(availableNow=True) ends at the records that exist at its start)"
             )
     if options.pushdown:
-        raise InvalidRequest('option "pushdown" is for spark.read alone: leave it out')
+        raise InvalidRequest('option "pushdown" is only for spark.read: remove it')
     records_max, least = options.max_records_per_trigger, options.min_records_per_trigger
     if records_max is not None and least is not None and least > records_max:
         raise InvalidRequest(
@@ -100,7 +101,7 @@ def _check_stream(options: Any) -> None:
 
 def _check_batch(options: Any) -> None:
     if options.subscriber is not None:
-        raise InvalidRequest('option "subscriber" is for spark.readStream alone: leave it out')
+        raise InvalidRequest('option "subscriber" is only for spark.readStream: remove it')
     for attribute in (
         "max_records_per_trigger",
         "max_bytes_per_trigger",
@@ -108,8 +109,8 @@ def _check_batch(options: Any) -> None:
     ):
         if getattr(options, attribute) is not None:
             raise InvalidRequest(
-                f'option "{shown_name(options, attribute)}" is for spark.readStream alone: a batch reads '
-                'all between its bounds; "endingPosition" or "endingTxid" ends it earlier'
+                f'option "{shown_name(options, attribute)}" is only for spark.readStream. A batch reads '
+                'its whole range, which "endingPosition" or "endingTxid" can shorten'
             )
 
 
@@ -117,7 +118,7 @@ def _check_batch(options: Any) -> None:
 
 
 def _check_bounds(options: Any) -> None:
-    """Is each position one, and does none end before it begins?"""
+    """Check that each position is valid, and that no range ends before it starts."""
     starts = _positions("startingPosition", options.starting_position)
     ends = _positions("endingPosition", options.ending_position)
     for name in sorted(set(starts) & set(ends)):
@@ -132,17 +133,19 @@ def _check_bounds(options: Any) -> None:
             option_name = shown_name(options, f"ending_{unit}")
             raise InvalidRequest(
                 f'option "{option_name}" is before "{shown_name(options, f"starting_{unit}")}": the range '
-                "would hold nothing"
+                "would be empty"
             )
 
 
 def _positions(option: str, json_value: Any) -> dict[str, DLSN]:
-    """The positions of JSON, in either form; words say nothing here."""
+    """Return the DLSNs of JSON in either form; words such as "earliest" are ignored."""
     if not isinstance(json_value, dict):
         return {}
     logs = json_value.get("logs") if "v" in json_value else json_value
     if not isinstance(logs, dict):
-        raise InvalidRequest(f'option "{option}": JSON with "v" has positions by log under "logs"')
+        raise InvalidRequest(
+            f'option "{option}": JSON with "v" requires positions by log under "logs"'
+        )
     dlsns = {}
     for name, value in logs.items():
         if value in ("earliest", "latest"):
@@ -160,7 +163,7 @@ def _positions(option: str, json_value: Any) -> dict[str, DLSN]:
 
 
 def _check_log_name(option: str, name: str) -> None:
-    """A name is one log's: wildcards and lists have options of their own."""
+    """Check the name of one log. Wildcards and lists have separate options."""
     if option == "log" and "," in name:
         hint = '; several logs: option "logs"'
     elif any(character in name for character in "*?["):
@@ -178,9 +181,9 @@ def _exactly_one(options: Any, *attributes: str) -> None:
         shown_name(options, name) for name in attributes if getattr(options, name) is not None
     ]
     if len(given_names) != 1:
-        what = "none is given" if not given_names else f"{' and '.join(given_names)} are"
+        what = "none is given" if not given_names else f"{' and '.join(given_names)} are given"
         option_names = ", ".join(shown_name(options, name) for name in attributes)
-        raise InvalidRequest(f"which logs: exactly one of the options {option_names}; {what}")
+        raise InvalidRequest(f"use exactly one of the options {option_names}: {what}")
 
 
 def _at_most_one(options: Any, *attributes: str) -> None:
@@ -188,4 +191,4 @@ def _at_most_one(options: Any, *attributes: str) -> None:
         shown_name(options, name) for name in attributes if getattr(options, name) is not None
     ]
     if len(given_names) > 1:
-        raise InvalidRequest(f"options {' and '.join(given_names)} contradict each other: give one")
+        raise InvalidRequest(f"options {' and '.join(given_names)} exclude each other: use one")

@@ -1,6 +1,6 @@
-"""How the value of an option is read: sizes, durations, times, names, positions.
+"""Parse option values: sizes, durations, times, names, positions.
 
-Each reader takes the text as Spark gives it and raises `InvalidValue`, whose text says what would be legal.
+Each function takes the text from Spark and raises `InvalidValue`, whose text describes the legal values.
 """
 
 import json
@@ -13,56 +13,56 @@ from ...runtime.declarations.options import DURATION_S_MAX, KIB, MIB
 
 SIZES = {"": 1, "b": 1, "k": KIB, "m": MIB, "g": 1024 * MIB, "t": 1024 * 1024 * MIB}
 SIZE_MAX = 1 << 60
-"""A size travels to Spark as a signed 64 bit number; nobody has more."""
+"""A size is passed to Spark as a signed 64-bit number, and no real size is larger."""
 TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class InvalidValue(ValueError):
-    """A value that cannot be meant; its text says what would be."""
+    """An invalid value. The text describes the legal values."""
 
     def __init__(self, said: str, *, shows: bool = True) -> None:
-        """``shows``: may the value be told?"""
+        """``shows``: whether an error may contain the value."""
         super().__init__(said)
         self.may_show_value = shows
 
 
 def name_of_credentials(value: str) -> str:
-    """``file:PATH``; never a secret, which Spark would show."""
+    """Return ``file:PATH``. It is never a secret, because Spark shows options."""
     if not value.startswith("file:") or len(value) <= len("file:"):
         raise InvalidValue("the name of credentials, file:PATH", shows=False)
     return value
 
 
 def text(value: str) -> str:
-    """Anything but nothing."""
+    """Return any text that is not blank."""
     if not value.strip():
         raise InvalidValue("some text")
     return value
 
 
 def flag(value: str) -> bool:
-    """``true`` or ``false``, in any case."""
+    """Parse ``true`` or ``false``, in any case."""
     if value.strip().lower() not in ("true", "false"):
         raise InvalidValue("true or false")
     return value.strip().lower() == "true"
 
 
 def whole(value: str) -> int:
-    """A whole number from 1 up."""
+    """Parse a whole number of at least 1."""
     if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value) or int(value) < 1:
         raise InvalidValue("a whole number from 1 up")
     return int(value)
 
 
 def number(value: str) -> int:
-    """A txid or a version: a whole number from 0 up."""
+    """Parse a transaction ID or a version: a whole number of at least 0."""
     if not re.fullmatch(r"\s*[0-9]{1,19}\s*", value) or int(value) > 2**63 - 2:
         raise InvalidValue("a whole number from 0 to 2^63 - 2")
     return int(value)
 
 
 def size(value: str) -> int:
-    """Bytes: ``131072``, ``128k``, ``128 MiB``."""
+    """Parse bytes: ``131072``, ``128k``, ``128 MiB``."""
     match = re.fullmatch(r"\s*([0-9]{1,15})\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
     size_bytes = 0 if match is None else int(match[1]) * SIZES[match[2]]
     if not 1 <= size_bytes <= SIZE_MAX:
@@ -71,7 +71,7 @@ def size(value: str) -> int:
 
 
 def duration(value: str) -> float:
-    """Seconds: ``5``, ``500ms``, ``10s``, ``15 min``, ``24h``."""
+    """Parse seconds: ``5``, ``500ms``, ``10s``, ``15 min``, ``24h``."""
     match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|min|m|h|d|)\s*", value.lower())
     if match is None:
         raise InvalidValue("a duration, such as 5s, 500ms, 15min or 24h (a bare number is seconds)")
@@ -82,7 +82,7 @@ def duration(value: str) -> float:
 
 
 def positive_duration(value: str) -> float:
-    """Seconds as `duration`, and more than none."""
+    """Parse seconds as `duration`, above 0."""
     found = duration(value)
     if found <= 0:
         raise InvalidValue("a duration above 0, such as 10s or 500ms")
@@ -90,7 +90,7 @@ def positive_duration(value: str) -> float:
 
 
 def names(value: str) -> tuple[str, ...]:
-    """A comma list, each name once, in the order given."""
+    """Parse a comma-separated list, without repetitions, in the given order."""
     parsed_names = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     if not parsed_names:
         raise InvalidValue("names of logs, separated by commas")
@@ -98,7 +98,7 @@ def names(value: str) -> tuple[str, ...]:
 
 
 def one_of(*legal: str) -> Callable[[str], str]:
-    """One of a few words, in any case."""
+    """Return a parser of one of several words, in any case."""
 
     def read(value: str) -> str:
         if value.strip().lower() not in legal:
@@ -109,7 +109,7 @@ def one_of(*legal: str) -> Callable[[str], str]:
 
 
 def instant(value: str) -> int:
-    """Microseconds since 1970 of an ISO 8601 time; without an offset it is UTC."""
+    """Parse an ISO 8601 time to microseconds since 1970. Without an offset it is UTC."""
     try:
         moment = datetime.fromisoformat(value.strip())
     except ValueError:
@@ -121,7 +121,7 @@ def instant(value: str) -> int:
 
 
 def position(value: str) -> Any:
-    """``earliest``, ``latest``, or the JSON of positions by log; see `offsets.requested_positions`."""
+    """Parse ``earliest``, ``latest``, or JSON of positions by log; see `requested_positions`."""
     word = value.strip()
     if word.lower() in ("earliest", "latest"):
         return word.lower()
@@ -129,9 +129,9 @@ def position(value: str) -> Any:
     try:
         decoded = json.loads(word)
     except ValueError as error:
-        raise InvalidValue(f"{legal} (this is no JSON: {error})") from None
+        raise InvalidValue(f"{legal} (invalid JSON: {error})") from None
     except RecursionError:
-        raise InvalidValue(f"{legal} (this is nested too deep)") from None
+        raise InvalidValue(f"{legal} (JSON is nested too deeply)") from None
     if not isinstance(decoded, dict) or not decoded:
         raise InvalidValue(legal)
     return decoded

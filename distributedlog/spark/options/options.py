@@ -1,8 +1,8 @@
 """The options of the Spark source and sink, in one typed table each.
 
-`doc_tables.py` generates docs/reference/spark-options.md from these tables. Names are case-insensitive;
-an unknown one is an error that names its nearest neighbours, and a wrong value one that names what is legal.
-A new option is a field here; what it may not be said together with is for `option_rules.py`.
+`doc_tables.py` generates docs/reference/spark-options.md from these tables. Names are case-insensitive. The
+error of an unknown name suggests similar names, and the error of an invalid value describes the legal ones. A
+new option is a field here. Its conflicts with other options are checked in `option_rules.py`.
 """
 
 import difflib
@@ -41,10 +41,10 @@ SPARKS_OWN = frozenset(
         "asyncprogresstrackingcheckpointintervalms",
     }
 )
-"""What Spark itself puts among the options, lower case."""
+"""Options that Spark itself adds, in lower case."""
 
 TXID_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
-"""Microseconds a unit, for the column ``timestamp``."""
+"""Microseconds per unit, for the column ``timestamp``."""
 
 
 def option(
@@ -56,14 +56,23 @@ def option(
     shown: str = "none",
     kafka: str = "–",
 ) -> Any:
-    """An option whose value comes as text: what reads it, and the default as a user would write it."""
+    """Declare an option.
+
+    Args:
+        name: The name that users write.
+        read: Parses the text of the value.
+        reason: The description for the documentation.
+        default: The default value.
+        shown: The default as a user would write it.
+        kafka: The corresponding option of Spark's Kafka source.
+    """
     unit = "bytes" if read is size else "s" if read in (duration, positive_duration) else ""
     return describe(default, unit, reason, name=name, read=read, shown=shown, kafka=kafka)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What ``spark.read`` and ``spark.readStream`` take."""
+    """Options of ``spark.read`` and ``spark.readStream``."""
 
     uri: str = option(
         "uri", text, "URI of the namespace, also as `.load(uri)`.",
@@ -188,30 +197,30 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, option_values: Mapping[str, str], where: Where) -> "SourceOptions":
-        """Read and check a reader's options. Raises `InvalidRequest`, one line that names the option."""
+        """Parse and check a reader's options. Raises `InvalidRequest`, one line that names the option."""
         options = cls(**_parse(cls, option_values))
         check_source(options, where)
         return options
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The logs named one by one; None with a pattern."""
+        """The explicitly named logs; None with a pattern."""
         return (self.log,) if self.log is not None else self.logs
 
     @property
     def start(self) -> "ReadBound":
-        """Where to begin, whichever option said it."""
+        """The start, by whichever option was given."""
         return self._bound("starting")
 
     @property
     def end(self) -> "ReadBound":
-        """Where to end, whichever option said it."""
+        """The end, by whichever option was given."""
         return self._bound("ending")
 
     def _bound(self, which: str) -> "ReadBound":
         txid = getattr(self, f"{which}_txid")
         at_us, time_ms = getattr(self, f"{which}_timestamp"), None
-        # The first txid, or log time, that is not before: rounded up.
+        # The first transaction ID or log time that is not before the instant: rounded up.
         if at_us is not None and self.txid_unit is not None:
             txid = max(0, -(-at_us // TXID_UNITS[self.txid_unit]))
         elif at_us is not None:
@@ -221,7 +230,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReadBound:
-    """A bound of what is read: a position option (word or JSON), or a txid, or a log time, or none."""
+    """A start or end: a position option (word or JSON), a transaction ID, a log time, or none."""
 
     position: Any = None
     txid: int | None = None
@@ -229,13 +238,13 @@ class ReadBound:
 
     @property
     def is_search(self) -> bool:
-        """Whether the log is searched for the first record that this means."""
+        """Whether the log must be searched for the first matching record."""
         return self.txid is not None or self.time_ms is not None
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What ``df.write`` and ``df.writeStream`` take."""
+    """Options of ``df.write`` and ``df.writeStream``."""
 
     uri: str = option(
         "uri", text, "URI of the namespace, also as `.save(uri)`.", default="",
@@ -260,7 +269,7 @@ class SinkOptions:
     )  # fmt: skip
     entry_bytes: int = option(
         "entryBytes", size, "Maximum size of an entry, up to 1,000,000 bytes.",
-        default=511 * KIB,  # four of them, with their headers, are a reply of 2 MiB
+        default=511 * KIB,  # four entries with their headers fit into a reply of 2 MiB
         shown="`511k`", kafka="kafka.batch.size",
     )  # fmt: skip
     segment_bytes: int = option(
@@ -298,7 +307,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, option_values: Mapping[str, str], where: Where) -> "SinkOptions":
-        """Read and check a writer's options. Raises `InvalidRequest`, one line that names the option."""
+        """Parse and check a writer's options. Raises `InvalidRequest`, one line that names the option."""
         options = cls(**_parse(cls, option_values))
         check_sink(options, where)
         return options
@@ -318,19 +327,17 @@ def _parse(cls: type[Any], option_values: Mapping[str, str]) -> dict[str, Any]:
             values[option_field.name] = option_field.metadata["read"](value)
         except InvalidValue as bad:
             shown_value = f"{value[:80]!r}" if bad.may_show_value else "that"
-            problem = f"{shown_value} is not {bad}" if value.strip() else f"empty; it takes {bad}"
+            problem = f"{shown_value} is not {bad}" if value.strip() else f"empty; legal is {bad}"
             raise InvalidRequest(f'option "{option_field.metadata["name"]}": {problem}') from None
     path = next((str(option_values[key]) for key in option_values if key.lower() == "path"), "")
     if path and values.get("uri", path) != path:
         raise InvalidRequest(
-            f'option "uri" says {values["uri"]!r} and load() or save() says {path!r}: give one of them'
+            f'option "uri" is {values["uri"]!r}, and load() or save() has {path!r}: use only one of them'
         )
     if path:
         values["uri"] = path
     if not values.get("uri"):
-        raise InvalidRequest(
-            'option "uri" is missing: distributedlog://HOST:PORT/NAMESPACE, where the cluster is'
-        )
+        raise InvalidRequest('option "uri" is missing: use distributedlog://HOST:PORT/NAMESPACE')
     assert all(option_field.default is not MISSING for option_field in fields(cls))
     return values
 

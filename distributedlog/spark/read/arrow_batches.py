@@ -1,10 +1,9 @@
-"""Entries as Arrow record batches: gathered, at the price of one copy, or views of the entry's own bytes.
+"""Turn entries into Arrow record batches, either gathered with one copy, or as views of the entry's bytes.
 
-An entry's txids, offsets and payloads lie in Arrow's own layout, so the columns of an entry that is a batch
-by itself are wrapped and not copied; the batch keeps the entry's memory alive, which is owned and never used
-again (H17). But a batch costs Python and the JVM some 0.5 ms of CPU whatever it holds, and a copy of 256 KiB
-a tenth of that: so entries are gathered up to the option ``batchBytes``. Only the columns that are asked for
-are built.
+Transaction IDs, offsets and payloads of an entry have Arrow's own layout. The columns of an entry that fills
+a batch are wrapped, not copied. The batch keeps the memory of the entry alive, which nothing else uses (H17).
+A batch costs Python and the JVM about 0.5 ms of CPU at any size, and a copy of 256 KiB a tenth of that.
+Therefore entries are gathered up to the option ``batchBytes``. Only the requested columns are built.
 """
 
 from collections import Counter
@@ -20,15 +19,15 @@ from ..options.options import TXID_UNITS
 from .table_schema import Projection
 
 BATCH_BYTES_MAX = 1 << 30
-"""Arrow's offsets end at 2 GiB a column and batch."""
+"""Arrow's offsets are limited to 2 GiB per column and batch."""
 BATCH_RECORDS_MAX = 65_536
 MICROSECONDS_MAX = 2**63 - 1
 MILLISECONDS_MAX = MICROSECONDS_MAX // 1000
-"""A clock may be anywhere; a column of microseconds ends in the year 294247."""
+"""Clocks can have any value, but a column of microseconds ends in the year 294247."""
 
 
 class BatchBuilder:
-    """Builds the batches of one task. ``built`` counts the columns that were made, by name."""
+    """Builds the batches of one task. ``built_columns`` counts the built columns by name."""
 
     def __init__(self, projection: Projection) -> None:
         self.built_columns: Counter[str] = Counter()
@@ -40,12 +39,12 @@ class BatchBuilder:
         self._slots = pa.array(self._ramp)
 
     def batch(self, log: str, parts: Sequence[Columns]) -> pa.RecordBatch:
-        """The records of one or more entries of a log, in order. Raises `InvalidRequest`."""
+        """Return the records of one or more entries of a log, in order. Raises `InvalidRequest`."""
         arrays = []
         for name, make in self._column_makers:
             self.built_columns[name] += 1
             arrays.append(make(log, parts))
-        if not arrays:  # count(*) asks for no column at all
+        if not arrays:  # count(*) requests no columns
             rows = sum(part.count for part in parts)
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self._projection.arrow)
@@ -67,7 +66,7 @@ class BatchBuilder:
     def _slot(self, _: str, parts: Sequence[Columns]) -> pa.Array:
         slots = [(part.first_slot, part.count) for part in parts]
         last = self._last_slots
-        if last is not None and last[0] == slots:  # a writer at full speed makes entries alike
+        if last is not None and last[0] == slots:  # a writer at full speed creates equal entries
             return last[1]
         longest = max(first + count for first, count in slots)
         if longest > len(self._ramp):
@@ -102,20 +101,20 @@ class BatchBuilder:
             )
             for part in parts
         ]
-        # The one copy of small entries: into memory that Arrow has used before, while others compute.
+        # The only copy of small entries: into memory that Arrow reuses, and without the interpreter lock.
         return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 
     def _timestamp(self, log: str, parts: Sequence[Columns]) -> pa.Array:
         unit, kind = self._projection.txid_unit, pa.timestamp("us", tz="UTC")
-        if unit is None:  # log time: an entry has one
+        if unit is None:  # log time, one per entry
             times = [min(part.time_ms, MILLISECONDS_MAX) * 1000 for part in parts]
             return _repeat_per_entry(kind, times, parts)
         factor = TXID_UNITS[unit]
         txids = _txids(parts)
         if len(txids) and int(txids.max()) > MICROSECONDS_MAX // factor:
             raise InvalidRequest(
-                f'log "{log}": txid {int(txids.max())} is no time in {unit}; option "txidUnit" is for logs '
-                "whose txids are times"
+                f'log "{log}": txid {int(txids.max())} is not a time in {unit}. Option "txidUnit" is for '
+                "logs whose txids are times"
             )
         return _array_view(kind, len(txids), txids if factor == 1 else txids * factor)
 
@@ -133,7 +132,7 @@ class BatchBuilder:
         )
 
     def _constant(self, name: str, kind: Any, value: Any, rows: int) -> pa.Array:
-        """A column of one value; made anew only where it grows."""
+        """Return a column of one value. It is created again only if more rows are needed."""
         last = self._last_constant.get(name)
         if last is None or last[0] != value or last[1] < rows:
             last = (value, rows, pa.repeat(pa.scalar(value, kind), rows))
@@ -142,7 +141,7 @@ class BatchBuilder:
 
 
 def group_entries(entries: Iterable[Columns], batch_bytes: int) -> Iterator[list[Columns]]:
-    """Entries of ``batch_bytes`` and more one by one; smaller ones together, up to about that."""
+    """Yield entries of at least ``batch_bytes`` one by one, and smaller ones in groups of about this size."""
     group: list[Columns] = []
     group_bytes = records = 0
     bytes_max = min(batch_bytes, BATCH_BYTES_MAX)
@@ -175,13 +174,13 @@ def _txids(parts: Sequence[Columns]) -> Any:
 
 
 def _repeat_per_entry(kind: Any, values: list[int], parts: Sequence[Columns]) -> pa.Array:
-    """A value an entry, 64 bits, as a column."""
+    """Return a 64-bit column with one value per entry."""
     made = np.array(values, np.int64).repeat([part.count for part in parts])
     return _array_view(kind, len(made), made)
 
 
 def _sequence_id_ranges(parts: Sequence[Columns]) -> list[tuple[int, int]]:
-    """The sequence ids as first and stop; entries that follow each other are one stretch."""
+    """Return the sequence IDs as (first, stop). Adjacent entries are one range."""
     ranges: list[tuple[int, int]] = []
     for part in parts:
         first = part.first_sequence_id

@@ -1,4 +1,4 @@
-"""Reading: the batch reader on the driver, and what a task does with its ranges."""
+"""The batch reader on the driver, and the code of its tasks."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ReadTask(InputPartition):
-    """The ranges of one task, in order. Travels to it."""
+    """The ranges of one task, in order. It is sent to the task."""
 
     def __init__(
         self, ranges: list[SegmentRange], delegated_token: DelegatedToken | None = None
@@ -44,7 +44,7 @@ class ReadTask(InputPartition):
 def read_task(
     options: SourceOptions, projection: Projection, task: ReadTask
 ) -> "Iterator[pa.RecordBatch]":
-    """The record batches of one task; runs in a worker process."""
+    """Yield the record batches of one task, in a worker process."""
     from .arrow_batches import BatchBuilder, group_entries
 
     if not task.ranges:
@@ -72,7 +72,7 @@ def read_task(
 
 
 class BatchReader(DataSourceReader):
-    """Plans one ``spark.read``: which logs, from where to where, in which tasks."""
+    """Plans one ``spark.read``: logs, ranges and tasks."""
 
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         self.options = options
@@ -81,7 +81,7 @@ class BatchReader(DataSourceReader):
 
     @marks_errors
     def partitions(self) -> list[InputPartition]:
-        """The tasks, in (log, position) order; one without ranges where there is nothing to read."""
+        """Return the tasks, ordered by log and position. Without data, return one task without ranges."""
         options = self.options
         ranges = run(
             options.uri,
@@ -97,7 +97,7 @@ class BatchReader(DataSourceReader):
         return [ReadTask(task_ranges, delegated_token) for task_ranges in tasks] or [ReadTask([])]
 
     async def plan(self, spark_client: SparkClient) -> list[SegmentRange]:
-        """The ranges between the bounds that the options set. In the background loop."""
+        """Return the ranges between start and end of the options, in the background loop."""
         logs = SourceLogs(spark_client.namespace, self.options)
         try:
             names = sorted(await logs.discover())
@@ -112,18 +112,20 @@ class BatchReader(DataSourceReader):
 
     @marks_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Runs in a worker process, on an unpickled copy."""
+        """Yield the record batches of a task, in a worker process, on an unpickled copy of the reader."""
         assert isinstance(partition, ReadTask)
         return read_task(self.options, self.projection, partition)
 
     @property
     def pushFilters(self) -> Callable[[list[Any]], Iterable[Any]]:
-        """With ``pushdown``: what Spark gives its filters to. It refuses readers that have one of their own
-        while its setting is off."""
+        """With ``pushdown``, the method that receives Spark's filters.
+
+        If Spark's own setting is off, it rejects readers that override this method.
+        """
         return self._record_filters if self.options.pushdown else super().pushFilters
 
     def _record_filters(self, filters: list[Any]) -> Iterable[Any]:
-        """Note what they leave; all of them go back, so that Spark still applies each exactly."""
+        """Store the limits of the filters. All filters are returned, so that Spark applies each exactly."""
         txid_unit = self.options.txid_unit
         self.filter_bounds = filter_bounds(
             filters, None if txid_unit is None else TXID_UNITS[txid_unit]
@@ -131,7 +133,7 @@ class BatchReader(DataSourceReader):
         return filters
 
     async def _log_ranges(self, view: LogView, start: DLSN, end: DLSN) -> list[SegmentRange]:
-        """Of one log, what the filters leave."""
+        """Return the ranges of one log, limited by the filters."""
         bounds = self.filter_bounds
         if not bounds.allows(view.name):
             return []
@@ -140,7 +142,7 @@ class BatchReader(DataSourceReader):
         if not all(part.last_time_ms for part in view.closed if part.records):
             bounds = bounds.without_column(
                 "timestamp"
-            )  # an older program closed one: not known exactly
+            )  # an older version closed a segment without exact times
         start, end = await _narrow_positions(bounds, view, start, end)
         segments = [part for part in view.segments if bounds.may_match(part)]
         ranges = []
@@ -154,7 +156,7 @@ class BatchReader(DataSourceReader):
 async def _narrow_positions(
     bounds: FilterBounds, view: LogView, start: DLSN, end: DLSN
 ) -> tuple[DLSN, DLSN]:
-    """What the bounds on txid, log time and sequence id leave between two positions."""
+    """Limit two positions by the filters on transaction ID, log time and sequence ID."""
     for bound, find in (
         (bounds.bound("txid"), view.first_with_txid),
         (bounds.bound("timestamp"), view.first_with_time),
@@ -167,7 +169,7 @@ async def _narrow_positions(
     if start < end and (ids.low > LOW or ids.high < HIGH):
         start_sequence_id = (await view.totals_before(start)).sequence_id
         low, high = max(0, ids.low - start_sequence_id), max(0, ids.high + 1 - start_sequence_id)
-        if ids.high < HIGH:  # up to the end of the entry that holds the last one wanted
+        if ids.high < HIGH:  # up to the end of the entry with the last matching record
             stop = await view.limit_position(start, end, records=high, size=None)
             end = min(end, view.entry_after(stop))
         if low:
@@ -184,11 +186,20 @@ def positions(
     read_timeout_s: float = RETRY_S,
     credentials: str = "",
 ) -> str:
-    """Where logs begin or end now, as JSON for ``startingPosition`` and ``endingPosition``.
+    """Return the present starts or ends of logs, as JSON for ``startingPosition`` and ``endingPosition``.
 
-    The same pair of positions gives the same rows in the same order, today and in another session (G5).
-    ``logs``: names, or one glob. ``at``: ``earliest`` or ``latest``. While the cluster is away it is asked
-    again for ``read_timeout_s``. ``credentials``: as the option. Raises `LogNotFound`.
+    The same pair of positions gives the same rows in the same order, also later and in another session (G5).
+
+    Args:
+        uri: The cluster and namespace.
+        logs: Names, or one glob.
+        at: ``earliest`` or ``latest``.
+        request_timeout_s: Timeout of one request, in seconds.
+        read_timeout_s: Time of retries while the cluster is unavailable, in seconds.
+        credentials: As the option ``credentials``.
+
+    Raises:
+        LogNotFound: A named log does not exist.
     """
     log_option = {"logPattern": logs} if isinstance(logs, str) else {"logs": ",".join(logs)}
     source_options = {"uri": uri, "startingPosition": at, **log_option}

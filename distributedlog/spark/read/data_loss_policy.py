@@ -1,11 +1,11 @@
-"""What a query does about a log that it was reading and that was truncated, deleted, or made again (pure).
+"""Decide how a query continues after a log was truncated, deleted or created again (pure).
 
-What has become of the log says `distributedlog/log/model/position_outcome.py`, as to every other reader; here
-it is decided what a query makes of it: by its options, and by the logs of the same name that came and went
-meanwhile, for a query follows a name. It knows neither whether the query was running meanwhile, nor which
-question of Spark's asks, nor whether the log was named or matched a pattern (but for what is kept of a log
-that is gone): so one event has one outcome. `doc_tables.py` generates a table
-in docs/reference/spark-options.md from it.
+As for every other reader, `distributedlog/log/model/position_outcome.py` determines the state of the log.
+This module decides what a query does, by its options and by deleted logs of the same name, because a query
+follows a name. The decision does not depend on whether the query was running at that time, on the call of
+Spark that asked for it, or on whether the log was named or matched a pattern. The only exception is whether
+the position of a deleted log is kept. Therefore one event has one outcome. `doc_tables.py` generates a table
+in docs/reference/spark-options.md from this module.
 """
 
 from collections.abc import Sequence
@@ -27,49 +27,49 @@ from ...runtime.interfaces.errors import DistributedLogError
 
 @dataclass(frozen=True, slots=True)
 class LossRules:
-    """The options that have a say."""
+    """The options that affect the decision."""
 
     fail_on_data_loss: bool = True
     new_logs: str = "earliest"
     is_named: bool = True
-    """By ``log`` or ``logs``; False: it matches ``logPattern``."""
+    """True if selected by ``log`` or ``logs``, False if by ``logPattern``."""
     is_selected: bool = True
-    """False: the options name other logs now."""
+    """False if the options no longer select this log."""
 
 
 class LogAction(Enum):
-    """What becomes of the log in the next offset."""
+    """The treatment of the log in the next offset."""
 
     READ = "read"
-    """From a position on."""
+    """Read from a position on."""
     KEEP = "keep"
-    """Its position stays as it is, there is nothing to read."""
+    """Keep the position. There is nothing to read."""
     LEAVE = "leave"
-    """It is not in the offset (any more)."""
+    """Omit the log from the offset."""
     FAIL = "fail"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceDecision:
-    """What to do, from where, and what is said."""
+    """The action, its start position, and its warning or error."""
 
     action: LogAction
     start: DLSN | None = None
     lost_records: int | None = 0
-    """Records that were acknowledged and will never be read; None: not known how many, if any."""
+    """Acknowledged records that will never be read; None if their number is unknown."""
     warning: str = ""
     """A text for people, or ""."""
     is_loss_allowed: bool = False
-    """Records are lost, and `failOnDataLoss` is false: the warning is about that."""
+    """Records are lost, and `failOnDataLoss` is false. The warning describes the loss."""
     outcome: PositionOutcome | None = None
-    """The state of the log that was read before, None if no log was or it is not among the options."""
+    """The state of the previously read log; None if there was none or the options do not select it."""
     error: DistributedLogError | None = field(default=None, compare=False)
 
 
 def decide(
     name: str, position: HeldPosition | None, lookup: LogLookup, rules: LossRules
 ) -> SourceDecision:
-    """What to do about one log. ``held``: None for one that the checkpoint does not know."""
+    """Return the decision for one log. ``position`` is None if the checkpoint does not contain the log."""
     if position is None:
         return _begin_new_log(lookup.current_log, rules)
     if not rules.is_selected:
@@ -99,13 +99,13 @@ def decide(
     text, lost_records = resolution.describe(name, position), resolution.lost
     if lost_records != 0 and rules.fail_on_data_loss:
         error = resolution.error_with_message(
-            f'{text}; "failOnDataLoss"=false goes on without them'
+            f'{text}; "failOnDataLoss"=false continues without them'
         )
         return SourceDecision(
             LogAction.FAIL, None, lost_records, outcome=resolution.outcome, error=error
         )
     if current is None and rules.is_named:
-        # Of what is named, nothing may come and go unseen: the next log of the name is met from here.
+        # The next log of this name is compared with this position, so that no deletion stays unnoticed.
         return SourceDecision(
             LogAction.KEEP, None, lost_records, text, lost_records != 0, resolution.outcome
         )
@@ -127,7 +127,9 @@ def _decide_truncated(
 ) -> SourceDecision:
     """Return the decision for a position that is before the truncation point."""
     if rules.fail_on_data_loss:
-        error = resolution.error_with_message(f'{text}; "failOnDataLoss"=false goes on from there')
+        error = resolution.error_with_message(
+            f'{text}; "failOnDataLoss"=false continues from there'
+        )
         return SourceDecision(
             LogAction.FAIL, None, resolution.lost, outcome=resolution.outcome, error=error
         )
@@ -142,7 +144,7 @@ def _lost_records(
     deleted_logs: Sequence[DeletedLog],
     rules: LossRules,
 ) -> int | None:
-    """Records of the log that is held, and of those that came and went after it, that were never read."""
+    """Return the unread records of the log at the position, and of later deleted logs of the same name."""
     lost_records = resolution.lost
     index = next(
         (n for n, one in enumerate(deleted_logs) if one.incarnation == position.incarnation),
@@ -157,7 +159,7 @@ def _lost_records(
 
 
 def _begin_new_log(current: CurrentLog | None, rules: LossRules) -> SourceDecision:
-    """A log that was not read before, by ``newLogs``."""
+    """Return the decision for a log that was not read before, by ``newLogs``."""
     if current is None or rules.new_logs == "ignore":
         return SourceDecision(LogAction.LEAVE)
     return SourceDecision(

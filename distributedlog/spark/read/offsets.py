@@ -1,15 +1,15 @@
-"""How far each log has been read, as the canonical JSON that Spark keeps in its checkpoint (pure).
+"""The position of a query in each log, as the canonical JSON that Spark stores in its checkpoint (pure).
 
     {"ids": {"orders": "<incarnation>"}, "logs": {"orders": "1.13.0"},
      "sequence_ids": {"orders": 4711}, "v": 1}
 
-Each position is the *next* one to read, ``ids`` tells a log that was deleted and made again from the one
-that was read, and the sequence id there (a function of the position) says later how many records a
-truncation took away. ``searched``, if it is there, lists logs that had no record yet at which the query
-begins (``startingTxid``, ``startingTimestamp``). Nothing of them is read before there is one.
+Each position is the *next* one to read. ``ids`` distinguishes a deleted log from a new one of the same name.
+The sequence ID is a function of the position, and later gives the number of records that a truncation
+removed. ``searched``, if present, lists logs that had no record at which the query starts (``startingTxid``,
+``startingTimestamp``). The query reads nothing of them before such a record exists.
 
-Spark compares offsets as text: one order, one spelling, no time in it. A source that
-spells one position in two ways makes empty micro-batches for ever.
+Spark compares offsets as text, so order and spelling are fixed, and offsets contain no time. A source that
+spells one position in two ways would cause an infinite number of empty micro-batches.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,35 +27,35 @@ Word = Literal["earliest", "latest"]
 
 @dataclass(slots=True)
 class Offset:
-    """The next position of each log. A value: never changed once it was given to Spark."""
+    """The next position of each log. Immutable once it was given to Spark."""
 
     logs: dict[str, DLSN] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
     sequence_ids: dict[str, int] = field(default_factory=dict)
-    """Of the record at the position, where it is known."""
+    """Sequence ID of the record at the position, if known."""
     searched: set[str] = field(default_factory=set)
-    """Logs without a record yet at which the query begins; their positions are the ends at that time."""
+    """Logs without a record at which the query starts. Their positions are the ends at that time."""
 
     def put(self, name: str, dlsn: DLSN, identity: str, sequence_id: int | None) -> None:
-        """Set one log's position, while the offset is being made."""
+        """Set the position of one log, while the offset is being built."""
         self.logs[name], self.ids[name] = dlsn, identity
         if sequence_id is not None:
             self.sequence_ids[name] = sequence_id
 
     def copy_position(self, name: str, other: "Offset") -> None:
-        """Take one log's position over as it is spelled."""
+        """Copy the position of one log without a change of its spelling."""
         self.put(name, other.logs[name], other.ids[name], other.sequence_ids.get(name))
         if name in other.searched:
             self.searched.add(name)
 
     def position_of(self, name: str) -> HeldPosition | None:
-        """One log's position, if there is one."""
+        """Return the position of one log, or None."""
         if name not in self.logs:
             return None
         return HeldPosition(self.logs[name], self.ids[name], self.sequence_ids.get(name))
 
     def to_json(self) -> dict[str, Any]:
-        """For Spark, whose ``json.dumps`` keeps the order of keys."""
+        """Return the offset for Spark, whose ``json.dumps`` keeps the order of keys."""
         searched = {"searched": sorted(self.searched)} if self.searched else {}
         return {
             "ids": {name: self.ids[name] for name in sorted(self.logs)},
@@ -67,16 +67,21 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Any) -> "Offset":
-        """Raises `UnsupportedFormat`, `InvalidRequest`: this checkpoint is another source's."""
+        """Parse an offset.
+
+        Raises:
+            UnsupportedFormat: A newer version wrote it.
+            InvalidRequest: It belongs to another source or is damaged.
+        """
         if not isinstance(value, dict) or "v" not in value:
             raise InvalidRequest(
-                f"not an offset of distributedlog: {str(value)[:120]}; the checkpoint belongs to another "
-                "source: use a new checkpointLocation"
+                f"not an offset of distributedlog: {str(value)[:120]}. The checkpoint belongs to another "
+                "source. Use a new checkpointLocation"
             )
         if value["v"] != FORMAT:
             raise UnsupportedFormat(
-                f"an offset of format {str(value['v'])[:20]}, this version reads {FORMAT}: a newer version "
-                "wrote it (a checkpoint, or positions)"
+                f"offset has format {str(value['v'])[:20]}, this version reads format {FORMAT}. A newer "
+                "version wrote the checkpoint or the positions"
             )
         logs, ids = value.get("logs"), value.get("ids")
         if not isinstance(logs, dict) or not isinstance(ids, dict) or set(logs) != set(ids):
@@ -93,29 +98,34 @@ class Offset:
             )
         except (InvalidRequest, ValueError, TypeError) as error:
             raise InvalidRequest(
-                f"a damaged offset of distributedlog: {error}: {str(value)[:120]}"
+                f"a damaged offset of distributedlog: {error} in {str(value)[:120]}"
             ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedPosition:
-    """Where one log is to begin or to end: a word, or a position, perhaps of a certain incarnation."""
+    """The requested start or end of one log: a word, or a position, possibly of a certain incarnation."""
 
     word: Word | None = None
     dlsn: DLSN | None = None
     identity: str | None = None
     sequence_id: int | None = None
-    """Of the record at the position: tells what a truncation took from what only moved the first position."""
+    """Sequence ID of the record at the position. It gives the number of records that a truncation removed."""
 
 
 def requested_positions(
     given: Any, names: Iterable[str], option: str, default: Word
 ) -> dict[str, RequestedPosition]:
-    """What an option such as ``startingPosition`` says of each log.
+    """Return the value of an option such as ``startingPosition`` for each log.
 
-    ``given``: None, a word, or JSON by log, in the short form or as `Offset.to_json`. A log that the JSON
-    does not name begins ``otherwise``; a name that is not read is an error, for it is a mistake.
-    Raises `InvalidRequest`.
+    Args:
+        given: None, a word, or JSON by log, in the short form or as from `Offset.to_json`.
+        names: The logs that are read.
+        option: The name of the option, for errors.
+        default: The word for logs that ``given`` does not contain.
+
+    Raises:
+        InvalidRequest: A position is invalid, or ``given`` contains a log that is not read.
     """
     names = list(names)
     if given is None or isinstance(given, str):
@@ -132,7 +142,7 @@ def requested_positions(
     unknown_names = sorted(set(given) - set(names))
     if unknown_names:
         raise InvalidRequest(
-            f'option "{option}" names {unknown_names[0]!r}, which is not among the logs that are read: '
+            f'option "{option}" contains {unknown_names[0]!r}, which is not among the logs that are read: '
             f"{', '.join(sorted(names)[:20]) or 'none'}"
         )
     requested = {}

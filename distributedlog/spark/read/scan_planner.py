@@ -1,11 +1,11 @@
-"""How a micro-batch's limit is shared among logs, and how ranges of entries are packed into tasks (pure).
+"""Share the limit of a micro-batch among logs, and pack ranges of entries into tasks (pure).
 
-A limit is shared in proportion to the backlog of each log, in whole entries. The log whose turn it is may
-take one entry even if that is more than its share, so that every log makes progress. A batch is then within
-its limit, plus or minus one entry.
+A limit is shared in proportion to the backlog of each log, in whole entries. In turn, each log may take one
+entry even if that exceeds its share, so that every log makes progress. A batch is then within its limit, plus
+or minus one entry.
 
-A task is a list of ranges in the order of the log, filled to a number of bytes: a task costs Spark 4 to
-30 ms whatever it reads, so a thousand small segments are a handful of tasks.
+A task is a list of ranges in the order of the log, filled to a number of bytes. A task costs Spark 4 to 30 ms
+at any size, so a thousand small segments are packed into a few tasks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from ...log.model.segment_ranges import SegmentRange
 
 RANGE_BYTES = 64 * 1024
-"""What opening a range costs, as bytes that would be read in that time."""
+"""Cost of opening a range, as the bytes that could be read in the same time."""
 TASK_BYTES_MIN = 1024 * 1024
-"""A hint for more tasks makes none smaller than this."""
+"""The option for more tasks creates none that is smaller than this."""
 
 
 def share_limit(limit: int, backlog: Mapping[str, int]) -> dict[str, int]:
-    """The limit in proportion to the backlog, both in records or both in bytes; never above the backlog.
+    """Share a limit in proportion to the backlogs, never above a backlog. All numbers have the same unit.
 
-    The rest after rounding is added to the largest remainders, for equal ones by name.
+    The rest after rounding is added to the largest remainders, and by name if they are equal.
     """
     total = sum(backlog.values())
     if total <= limit:
@@ -36,7 +36,7 @@ def share_limit(limit: int, backlog: Mapping[str, int]) -> dict[str, int]:
 
 
 def log_of_turn(turn: int, backlog: Mapping[str, int]) -> str | None:
-    """Whose turn it is among the logs that have something waiting; None when none has."""
+    """Return the log that is next in turn among those with a backlog; None if there is no backlog."""
     waiting = sorted(name for name, waiting_count in backlog.items() if waiting_count > 0)
     return waiting[turn % len(waiting)] if waiting else None
 
@@ -44,12 +44,12 @@ def log_of_turn(turn: int, backlog: Mapping[str, int]) -> str | None:
 def pack_tasks(
     ranges: Sequence[SegmentRange], bytes_max: int, partitions_min: int | None = None
 ) -> list[list[SegmentRange]]:
-    """The ranges as tasks, in order, each of about the same size and about ``bytes_max`` at most."""
+    """Pack ranges into tasks, in order, each of about the same size and at most about ``bytes_max``."""
     total = sum(_weight(segment_range) for segment_range in ranges)
     if not total:
         return []
     size = sum(segment_range.size_bytes for segment_range in ranges)
-    # A tenth above the limit is no reason for one more task, which would run alone after the others.
+    # A tenth above the limit does not justify another task, which would run alone after the others.
     task_count = max(1, -(-size * 10 // (11 * bytes_max)), total // bytes_max)
     if partitions_min is not None:
         task_count = max(task_count, min(partitions_min, size // TASK_BYTES_MIN))

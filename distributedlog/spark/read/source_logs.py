@@ -1,7 +1,7 @@
-"""The logs of one reader, as the driver sees them: which there are, how far they go, where to begin and end.
+"""The logs of one reader on the driver: their names, their ends, and the start and end positions of reads.
 
-Lives as long as the reader does, in the driver's Python process. Questions that come with every trigger are
-answered from memory; the cluster is asked again when the answer is older than `REFRESH_S`.
+The object lives as long as the reader, in the driver's Python process. It answers the calls of every trigger
+from memory, and asks the cluster again if the data is older than `REFRESH_S`.
 """
 
 import fnmatch
@@ -27,18 +27,18 @@ from .data_loss_policy import LossRules, SourceDecision, decide
 from .offsets import RequestedPosition, Word, requested_positions
 
 REFRESH_S = 0.05
-"""How old an answer about a log's end may be; more where asking takes long (`REFRESH_SHARE`)."""
+"""Maximum age of a log's end, in seconds. It is longer if requests take long (`REFRESH_SHARE`)."""
 REFRESH_SHARE = 4
-"""An idle query asks for at most a quarter of the time."""
+"""An idle query spends at most a quarter of its time with requests."""
 REFRESH_TIMEOUT_S = 1.0
-"""How long a trigger waits for the ends; then it goes on with what is known."""
+"""Maximum wait of a trigger for new ends, in seconds. Afterwards it uses the known ones."""
 LOGS_AT_ONCE = 32
 
 log = logging.getLogger("distributedlog.spark")
 
 
 class SourceLogs:
-    """Views of the logs that the options name. All in the background loop."""
+    """Views of the logs that the options select. All methods run in the background loop."""
 
     def __init__(self, namespace: Namespace, options: SourceOptions) -> None:
         self.views: dict[str, LogView] = {}
@@ -52,8 +52,15 @@ class SourceLogs:
     # --- which logs -------------------------------------------------------------------------------
 
     async def discover(self, *, every_s: float = 0.0, required: bool = True) -> list[str]:
-        """Find the logs; those that are new. With ``required``, raises `LogNotFound` for one that was named
-        and is not there; else it is waited for."""
+        """Find new logs, and return their names.
+
+        Args:
+            every_s: Do nothing if the last search is more recent than this, in seconds.
+            required: Whether a named log must exist.
+
+        Raises:
+            LogNotFound: A named log does not exist, and ``required`` is True.
+        """
         now = trio.current_time()
         if now - self._discovered_at < every_s:
             return []
@@ -65,9 +72,9 @@ class SourceLogs:
         return [name for name in new_names if name in self.views]
 
     async def open_views(self, names: Sequence[str], *, required: bool = False) -> None:
-        """Have a view of each log of these names that is there.
+        """Open a view of each existing log of these names.
 
-        ``required``: one that is not there, or is being deleted, is an error.
+        With ``required``, a log that does not exist or is being deleted is an error (`LogNotFound`).
         """
 
         async def look(name: str) -> None:
@@ -89,7 +96,7 @@ class SourceLogs:
         await for_each_log(names, look)
 
     def is_selected(self, name: str) -> bool:
-        """Do the options mean this log?"""
+        """Whether the options select this log."""
         named_logs = self.options.names
         if named_logs is not None:
             return name in named_logs
@@ -107,10 +114,10 @@ class SourceLogs:
     # --- how far ----------------------------------------------------------------------------------
 
     async def refresh(self, *, immediately: bool = False) -> None:
-        """Look at the ends again, where the last look is old enough.
+        """Update the ends, if the last update is old enough.
 
-        ``now``: in any case, and as long as it takes. Else within `REFRESH_TIMEOUT_S`; a log that gives no
-        answer in time keeps its last known end.
+        With ``immediately``, update in any case and without a timeout. Otherwise the update is limited to
+        `REFRESH_TIMEOUT_S`, and logs that do not answer in time keep their last known end.
         """
         started = trio.current_time()
         if not immediately and started - self._refreshed_at < max(
@@ -134,19 +141,19 @@ class SourceLogs:
             except DistributedLogError as error:
                 if not error.retryable:
                     raise
-                log.info('log "%s": its end is not known anew: %s', name, error)
+                log.info('log "%s": its end could not be updated: %s', name, error)
 
         await for_each_log(list(self.views), look)
 
     def close(self) -> None:
-        """Follow nothing more."""
+        """Stop watching all logs."""
         for view in self.views.values():
             view.close()
 
     # --- logs that were truncated, deleted, made again --------------------------------------------
 
     async def look_up(self, name: str, position: HeldPosition) -> LogLookup:
-        """What there is to say about a log that a checkpoint holds."""
+        """Return the state of a log of which a checkpoint has a position."""
         view = self.views.get(name)
         if view is None and self.is_selected(name):
             await self.open_views([name])
@@ -160,7 +167,7 @@ class SourceLogs:
         return await look_up(namespace.metadata, namespace.path, name, log_id, current)
 
     def loss_rules(self, name: str) -> LossRules:
-        """The options, as far as they decide about a log."""
+        """Return the options that affect the decision about a log."""
         options = self.options
         is_named = options.names is not None
         return LossRules(
@@ -168,7 +175,7 @@ class SourceLogs:
         )
 
     def apply_decision(self, decision: SourceDecision) -> SourceDecision:
-        """Raise its error, or say its warning, once."""
+        """Raise the error of a decision, or log its warning once."""
         if decision.error is not None:
             raise decision.error
         if decision.warning:
@@ -177,7 +184,7 @@ class SourceLogs:
         return decision
 
     def warn_once(self, text: str) -> None:
-        """Say it, once."""
+        """Log a warning, unless it was already logged."""
         if text not in self._warned:
             self._warned.add(text)
             log.warning("%s", text)
@@ -185,20 +192,20 @@ class SourceLogs:
     # --- where to begin and end -------------------------------------------------------------------
 
     async def starts(self, names: Iterable[str], default: Word) -> dict[str, DLSN]:
-        """Where each log begins by the options."""
+        """Return the start of each log according to the options."""
         return await self._resolve_bounds(
             list(names), self.options.start, "startingPosition", default
         )
 
     async def ends(self, names: Iterable[str]) -> dict[str, DLSN]:
-        """Where each log ends by the options; never beyond what can be read."""
+        """Return the end of each log according to the options, at most its readable end."""
         dlsns = await self._resolve_bounds(
             list(names), self.options.end, "endingPosition", "latest"
         )
         return {name: min(dlsn, self.views[name].end) for name, dlsn in dlsns.items()}
 
     async def first_matching(self, name: str) -> DLSN | None:
-        """The first record that ``startingTxid`` or ``startingTimestamp`` means; None: there is none yet."""
+        """Return the first record of ``startingTxid`` or ``startingTimestamp``; None if there is none yet."""
         view = self.views[name]
         dlsn = await _first_in_bound(view, self.options.start)
         return None if dlsn == view.end else dlsn
@@ -236,16 +243,16 @@ class SourceLogs:
         return max(requested.dlsn, view.earliest)
 
     def check_position(self, view: LogView, position: HeldPosition) -> DLSN:
-        """Where to go on in this log. Raises `LogTruncated` by ``failOnDataLoss``."""
+        """Return the position at which to continue. Raises `LogTruncated` with ``failOnDataLoss``."""
         decision = self.apply_decision(
             decide(view.name, position, LogLookup(current_log(view)), self.loss_rules(view.name))
         )
-        assert decision.start is not None, "a log that is there is read, or its truncation raised"
+        assert decision.start is not None, "an existing log is read, or its truncation is an error"
         return decision.start
 
 
 async def _first_in_bound(view: LogView, bound: ReadBound) -> DLSN:
-    """The first record that a bound means, by txid or log time; the log's end if there is none."""
+    """Return the first record of a transaction ID or log time; the end of the log if there is none."""
     if bound.txid is not None:
         return await view.first_with_txid(bound.txid)
     assert bound.time_ms is not None, "a bound that searches"
@@ -253,28 +260,28 @@ async def _first_in_bound(view: LogView, bound: ReadBound) -> DLSN:
 
 
 def current_log(view: LogView) -> CurrentLog:
-    """A log that is there, as far as `decide` asks."""
+    """Return the state of an existing log, for `decide`."""
     return CurrentLog.of(view.state, view.end)
 
 
 def _name_hint(name: str) -> str:
-    """These are legal in names, and yet hardly meant as one."""
+    """Return a hint for characters that are legal in names, but probably meant as a list or pattern."""
     if "," in name:
-        return ' (several logs: option "logs")'
-    return ' (a pattern: option "logPattern")' if any(c in name for c in "*?[") else ""
+        return ' (for several logs, use the option "logs")'
+    return ' (for a pattern, use the option "logPattern")' if any(c in name for c in "*?[") else ""
 
 
 def log_recreated(name: str, source: str) -> LogRecreated:
-    """Positions that were given are those of a log that is gone."""
+    """Return the error for given positions that belong to a deleted log."""
     return LogRecreated(
-        f'log "{name}" was deleted and made again, and {source} belongs to the old one: leave it out, or '
-        "give "
-        "positions of the log that is there now"
+        f'log "{name}" was deleted and created again, and {source} belongs to the old log. Omit it, or '
+        "use "
+        "positions of the present log"
     )
 
 
 async def for_each_log(names: Sequence[str], call: Callable[[str], Awaitable[None]]) -> None:
-    """Call for every name, at most `LOGS_AT_ONCE` at a time; the first error is raised as it is."""
+    """Call for every name, at most `LOGS_AT_ONCE` concurrently. The first error is raised without a group."""
     remaining = iter(names)
     failure: BaseException | None = None
 

@@ -1,7 +1,7 @@
-"""How a streaming query gets on: where it begins, how far the next micro-batch goes, what it reads.
+"""The progress of a streaming query: its start, and the end and ranges of each micro-batch.
 
-Answers that say "nothing new" repeat the start as it was spelled: Spark compares text. What was given once
-stays true after a restart, whatever the cluster remembers (G5, H24).
+Answers without new data repeat the start in the same spelling, because Spark compares text. Given answers
+remain valid after a restart, independent of the cluster's state (G5, H24).
 """
 
 import logging
@@ -35,44 +35,53 @@ log = logging.getLogger("distributedlog.spark")
 
 @dataclass(frozen=True, slots=True)
 class BatchLimit:
-    """Of a micro-batch: records, or bytes, or neither."""
+    """The limit of a micro-batch: records, bytes, or none."""
 
     records: int | None
     size: int | None
 
 
 class StreamProgress:
-    """One query's. All in the background loop."""
+    """The progress of one query. All methods run in the background loop."""
 
     def __init__(
         self, namespace: Namespace, options: SourceOptions, previous: "StreamProgress | None" = None
     ) -> None:
-        """``before``: the same query's, whose client has ended; what was answered stays true."""
+        """``previous`` is the progress of this query with a client that has ended.
+
+        Its answers remain valid.
+        """
         self._namespace = namespace
         self._options = options
         self._logs = SourceLogs(namespace, options)
         self._initial: Offset | None = None if previous is None else previous._initial
         self._target: Offset | None = None if previous is None else previous._target
-        """What an AvailableNow run will not pass."""
+        """The ends that an AvailableNow run does not pass."""
         self._next_turn = 0
         self._waiting_from: float | None = None
         self._deleted_logs: dict[str, tuple[str, float]] = {}
-        """Named logs that are gone: their incarnation, and when that was found. Another log of the name may
-        have come and gone since, which leaves no view: so it is asked again with the next look for logs."""
+        """Named logs that were deleted: their incarnation, and the time of the check.
+
+        A new log of the name could have been deleted since, which leaves no view. Therefore the check is
+        repeated with the next search for logs.
+        """
 
     def close(self) -> None:
-        """Follow nothing more."""
+        """Stop watching all logs."""
         self._logs.close()
 
     @property
     def views(self) -> Mapping[str, LogView]:
-        """The logs that are there, as they were last seen."""
+        """The existing logs, as of the last update."""
         return self._logs.views
 
     # --- where to begin ---------------------------------------------------------------------------
 
     async def initial(self) -> Offset:
-        """Of a new query. Computed once: a moving ``latest`` would lose what lies between two answers."""
+        """Return the start of a new query.
+
+        It is computed once, because a moving ``latest`` would skip the records between two answers.
+        """
         if self._initial is None:
             self._initial = await self._with_retry(self._compute_initial)
         return self._initial
@@ -88,7 +97,7 @@ class StreamProgress:
         return offset
 
     async def set_target(self) -> None:
-        """AvailableNow: what is there now, and acknowledged, is what this run reads."""
+        """Set the ends for an AvailableNow run: all records that are acknowledged now."""
         await self._with_retry(self._set_target)
 
     async def _set_target(self) -> None:
@@ -99,7 +108,7 @@ class StreamProgress:
     # --- how far ----------------------------------------------------------------------------------
 
     async def ends(self) -> Offset:
-        """The ends as they were last seen."""
+        """Return the ends, as of the last update."""
         offset = Offset()
         for name in sorted(self._logs.views):
             view = self._logs.views[name]
@@ -107,7 +116,7 @@ class StreamProgress:
         return offset
 
     async def latest(self, start: Offset, limit: BatchLimit) -> Offset:
-        """How far the next micro-batch goes."""
+        """Return the end of the next micro-batch."""
         return await self._with_retry(partial(self._latest, start, limit))
 
     async def _latest(self, start: Offset, limit: BatchLimit) -> Offset:
@@ -166,7 +175,7 @@ class StreamProgress:
     async def _backlog(
         self, starts: dict[str, DLSN], ends: dict[str, DLSN], *, by_records: bool
     ) -> dict[str, int]:
-        """Of each log, in records or bytes; at least 1 where an entry waits."""
+        """Return the backlog of each log, in records or bytes; at least 1 if an entry is unread."""
         backlog = {}
         for name, begin in starts.items():
             view = self._logs.views[name]
@@ -178,7 +187,7 @@ class StreamProgress:
         return backlog
 
     def _should_wait(self, backlog: dict[str, int]) -> bool:
-        """``minRecordsPerTrigger``: is it too early for a micro-batch?"""
+        """Whether ``minRecordsPerTrigger`` delays the micro-batch."""
         minimum = self._options.min_records_per_trigger
         if minimum is None or self._target is not None:
             return False
@@ -196,7 +205,7 @@ class StreamProgress:
     # --- what a micro-batch reads -----------------------------------------------------------------
 
     async def ranges(self, start: Offset, end: Offset) -> list[SegmentRange]:
-        """Between two offsets that this source gave, perhaps before a restart."""
+        """Return the ranges between two offsets of this source, possibly from before a restart."""
         return await self._with_retry(partial(self._ranges, start, end))
 
     async def _ranges(self, start: Offset, end: Offset) -> list[SegmentRange]:
@@ -213,9 +222,7 @@ class StreamProgress:
         for name in sorted(end.logs):
             start_position = start.position_of(name)
             if start_position is not None and start_position.incarnation != end.ids[name]:
-                start_position = (
-                    None  # what became of the log before it was decided with the offset
-                )
+                start_position = None  # the previous log was decided about together with the offset
             if not self._is_current(name, end):
                 self._check_deleted_after_planning(name, start_position, end)
                 continue
@@ -226,7 +233,7 @@ class StreamProgress:
             if start_position is not None:
                 begin = self._logs.check_position(view, start_position)
             elif self._options.new_logs == "latest":
-                continue  # its end is in the offset: nothing before it
+                continue  # the offset contains its end; earlier records are not read
             else:
                 begin = view.earliest
             ranges += view.ranges(begin, end.logs[name])
@@ -239,9 +246,9 @@ class StreamProgress:
     def _check_deleted_after_planning(
         self, name: str, start_position: HeldPosition | None, end: Offset
     ) -> None:
-        """A log was deleted before a micro-batch that was to read it: is anything of the batch lost?
+        """Check whether records of a planned micro-batch are lost because a log was deleted.
 
-        What lies after the batch was decided about with the next offset.
+        Records after the batch were decided about with the next offset.
         """
         if start_position is None:
             if self._options.new_logs == "latest":
@@ -259,7 +266,10 @@ class StreamProgress:
         )
 
     async def committed(self, end: Offset) -> None:
-        """Advance the subscriber's positions; what fails is logged: an exception here would end the query."""
+        """Advance the subscriber's positions.
+
+        Failures are logged, because an exception here would end the query.
+        """
         subscriber = self._options.subscriber
         assert subscriber is not None
 
@@ -268,7 +278,7 @@ class StreamProgress:
                 log_handle = self._namespace.open_log(name, incarnation=end.ids[name])
                 await log_handle.positions.advance(subscriber, end.logs[name])
             except DistributedLogError as error:
-                log.warning('log "%s": position "%s" stays behind: %s', name, subscriber, error)
+                log.warning('log "%s": position "%s" was not advanced: %s', name, subscriber, error)
 
         with trio.move_on_after(self._options.request_timeout_s) as timeout:
             await for_each_log(
@@ -276,16 +286,16 @@ class StreamProgress:
             )
         if timeout.cancelled_caught:
             log.warning(
-                'positions "%s" stay behind: no answer within %g s (option "requestTimeout")',
+                'positions "%s" were not advanced: no answer within %g s (option "requestTimeout")',
                 subscriber,
                 self._options.request_timeout_s,
             )
 
     async def _with_retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Ask again while the store or bookies are away, up to the ``readTimeout``: as tasks do (S27)."""
+        """Retry while the cluster is unavailable, up to the ``readTimeout``, as in tasks (S27)."""
         return await retry_unavailable(attempt, self._options.read_timeout_s)
 
-    # --- logs that come and go --------------------------------------------------------------------
+    # --- new and deleted logs ---------------------------------------------------------------------
 
     async def _discover(self) -> None:
         views, named_logs = self._logs.views, self._options.names
@@ -294,7 +304,7 @@ class StreamProgress:
             await self._logs.discover(every_s=every_s, required=False)
 
     async def _starts(self, start: Offset, offset: Offset) -> dict[str, DLSN]:
-        """Where each log begins in the next micro-batch; what stays as it is goes into ``offset``."""
+        """Return the start of each log in the next micro-batch. Unchanged ones are copied to ``offset``."""
         views = self._logs.views
         starts: dict[str, DLSN] = {}
         for name in sorted(set(views) | set(start.logs) | set(self._options.names or ())):
@@ -330,13 +340,13 @@ class StreamProgress:
         return view is not None and view.incarnation == position.incarnation
 
     async def _search_start(self, name: str, start: Offset, offset: Offset) -> None:
-        """Look again for the first record that the options mean, of a log that had none.
+        """Search again for the first record that the options select, in a log that had none.
 
-        Records before it are not read. When it exists, the position moves there in a micro-batch
-        without rows, and the next one reads from there, as after any restart.
+        Records before it are not read. When it exists, the position moves there in a micro-batch without
+        rows, and the next one reads from there, as after any restart.
         """
         if not self._options.start.is_search:
-            first_dlsn: DLSN | None = start.logs[name]  # the option was left out since
+            first_dlsn: DLSN | None = start.logs[name]  # the option was removed in the meantime
         else:
             first_dlsn = await self._logs.first_matching(name)
         if first_dlsn is None:
@@ -351,7 +361,9 @@ class StreamProgress:
                 view.mark_readable_before(position.dlsn)
             return await self._logs.look_up(name, position)
         if view is None:
-            self._logs.warn_once(f'log "{name}" does not exist (yet): it is looked for')
+            self._logs.warn_once(
+                f'log "{name}" does not exist yet; the query continues to look for it'
+            )
         return LogLookup(None if view is None else current_log(view))
 
     def _is_recently_deleted(self, name: str, position: HeldPosition) -> bool:
@@ -360,12 +372,12 @@ class StreamProgress:
         return identity == position.incarnation and trio.current_time() < check_again_at
 
     def _is_after_target(self, name: str) -> bool:
-        """Was this log found after an AvailableNow run began? Then it is the next run's."""
+        """Whether this log was found after an AvailableNow run began, so that it belongs to the next run."""
         view = self._logs.views[name]
         return self._target is not None and self._target.ids.get(name) != view.incarnation
 
     async def _put_position(self, offset: Offset, view: LogView, dlsn: DLSN) -> None:
-        """Set a position, with its sequence id where that can be known now."""
+        """Set a position, with its sequence ID if it can be determined now."""
         sequence_id: int | None = None
         try:
             sequence_id = (await view.totals_before(dlsn)).sequence_id

@@ -1,4 +1,4 @@
-"""``spark.readStream``: the stream reader, one object for the whole life of a query on the driver."""
+"""The stream reader of ``spark.readStream``: one object on the driver for the whole life of a query."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +24,7 @@ from .table_schema import Projection
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark calls; `StreamProgress` decides. Its pickle goes to the tasks, without the latter."""
+    """Adapts `StreamProgress` to Spark. It is pickled for the tasks, without the progress."""
 
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         self.options = options
@@ -36,13 +36,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @marks_errors
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins. Spark asks twice; the answer is the same."""
+        """Return the start of a new query. Spark asks twice, and the answers are equal."""
         offset: Offset = self._call("initial")
         return offset.to_json()
 
     @marks_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next micro-batch goes; ``start`` itself, as spelled, where there is nothing new."""
+        """Return the end of the next micro-batch; ``start`` in the same spelling if there is no new data."""
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         offset: Offset = self._call("latest", Offset.from_json(start), BatchLimit(rows, size))
@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @marks_errors
     def getDefaultReadLimit(self) -> ReadLimit:
-        """By ``maxRecordsPerTrigger`` or ``maxBytesPerTrigger``."""
+        """Return the limit of ``maxRecordsPerTrigger`` or ``maxBytesPerTrigger``."""
         if self.options.max_records_per_trigger is not None:
             return ReadMaxRows(self.options.max_records_per_trigger)
         if self.options.max_bytes_per_trigger is not None:
@@ -59,18 +59,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @marks_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The true ends: Spark shows them in its progress, beside how far the query is."""
+        """Return the ends of the logs, which Spark shows in its progress next to the query's position."""
         offset: Offset | None = self._call("ends")
         return None if offset is None else offset.to_json()
 
     @marks_errors
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note the ends that this run will not pass."""
+        """Set the ends that this run does not pass."""
         self._call("set_target")
 
     @marks_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a micro-batch; the same content for the same pair, also after a restart."""
+        """Return the tasks of a micro-batch: the same content for the same offsets, also after a restart."""
         ranges = self._call("ranges", Offset.from_json(start), Offset.from_json(end))
         tasks = pack_tasks(
             ranges, self.options.max_bytes_per_partition, self.options.min_partitions
@@ -80,19 +80,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @marks_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Runs in a worker process, on an unpickled copy."""
+        """Yield the record batches of a task, in a worker process, on an unpickled copy of the reader."""
         assert isinstance(partition, ReadTask)
         return read_task(self.options, self.projection, partition)
 
     @marks_errors
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark has done with all before ``end``: advance the subscriber's position, if there is one."""
+        """Advance the subscriber's position, if any: Spark has finished all records before ``end``."""
         if self.options.subscriber is not None:
             self._call("committed", Offset.from_json(end))
 
     @marks_errors
     def stop(self) -> None:
-        """The query failed (Spark does not always say when it ends)."""
+        """Release the client after the query failed. Spark does not always call this when a query ends."""
         if self._progress is not None:
             spark_client, progress = self._progress
             self._progress = None
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 spark_client.background.post(progress.close)
 
     def _call(self, method: str, *arguments: object) -> Any:
-        """Ask the progress of this query, which is made with the process's client."""
+        """Call a method of the query's progress, which is created with the process's client."""
         options = self.options
         if self._progress is None or not self._progress[0].is_alive:
             previous = None if self._progress is None else self._progress[1]

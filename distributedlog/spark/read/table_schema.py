@@ -1,7 +1,8 @@
-"""The columns of a log as Spark sees it, and the user's schema as the projection.
+"""The columns of a log in Spark, and the user's schema as the projection.
 
-Spark prunes no columns of a Python source: what is not asked for by ``.schema(...)`` is built all the same.
-So a schema names any subset of the columns below, with exactly these types, and only those are built.
+Spark does not prune columns of a Python source: columns that the query does not use are built anyway.
+Therefore a schema (``.schema(...)``) selects any subset of the columns below, with exactly these types, and
+only those are built.
 """
 
 from collections.abc import Sequence
@@ -26,37 +27,39 @@ COLUMNS = {
 }
 """Columns of every frame, in this order. `docs/guides/spark-read.md` describes them."""
 DLSN_TYPES = ("string", "struct<segment:bigint,entry:bigint,slot:int>")
-"""Of the column ``dlsn``, which comes only where the schema asks for it: as text it costs six times the
-rest together."""
+"""Types of the column ``dlsn``, which exists only if the schema contains it.
+
+As text it costs six times as much as all other columns together.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The columns that are asked for, in order. Travels to the tasks."""
+    """The requested columns, in order. It is sent to the tasks."""
 
     names: tuple[str, ...]
     arrow: "pa.Schema"
-    """Exactly what Spark expects of the first batch, nullability included."""
+    """The exact schema that Spark expects of the first batch, including nullability."""
     txid_unit: str | None
-    """What a txid counts, where ``timestamp`` is made of it; None: it is the log time."""
+    """Unit of transaction IDs, if ``timestamp`` shows them; None if it shows log time."""
 
     @property
     def dlsn_as_text(self) -> bool:
-        """Is ``dlsn`` asked for as a string?"""
+        """Whether ``dlsn`` is requested as a string."""
         import pyarrow as pa
 
         return bool(pa.types.is_string(self.arrow.field("dlsn").type))
 
 
 def ddl() -> str:
-    """What a frame without a schema of the user's has."""
+    """Return the columns of a frame without a user schema."""
     return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
 
 def projection(
     fields: Sequence[tuple[str, str]], arrow: "pa.Schema", txid_unit: str | None
 ) -> Projection:
-    """Check the columns that are asked for, as (name, Spark type). Raises `InvalidRequest`."""
+    """Check the requested columns, as (name, Spark type). Raises `InvalidRequest`."""
     legal = ddl()
     for name, kind in fields:
         if name == "dlsn":
@@ -68,12 +71,14 @@ def projection(
                 f'unknown column "{name}": a log has {legal}, and dlsn {" or ".join(DLSN_TYPES)}'
             )
         if kind not in allowed_types:
-            raise InvalidRequest(f'column "{name}" is {" or ".join(allowed_types)}, not {kind}')
+            raise InvalidRequest(
+                f'column "{name}" must be {" or ".join(allowed_types)}, not {kind}'
+            )
     return Projection(tuple(name for name, _ in fields), arrow, txid_unit)
 
 
 def projection_of_schema(schema: Any, txid_unit: str | None) -> Projection:
-    """The same from Spark's ``StructType``."""
+    """As `projection`, from Spark's ``StructType``."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
@@ -81,7 +86,10 @@ def projection_of_schema(schema: Any, txid_unit: str | None) -> Projection:
 
 
 def dlsn_text() -> "Column":
-    """``1.12.3`` from the columns segment, entry, slot; a sixth of the cost of a column ``dlsn string``."""
+    """Return ``1.12.3`` from the columns segment, entry and slot.
+
+    This costs a sixth of a column ``dlsn string``.
+    """
     from pyspark.sql import functions as f
 
     return f.concat_ws(".", "segment", "entry", "slot")

@@ -1,8 +1,8 @@
-"""The entries of a task's ranges, in its thread, while the loop fetches on
-(`distributedlog/log/read/range_reader.py`).
+"""Pass the entries of a task's ranges to its thread, while the event loop fetches more.
 
-A few pieces are handed over before the thread asks for them, in the call that has decoded them: a turn of the
-loop is waited for only where it had to stop. Nothing waits longer than ``timeout_s`` without progress.
+The fetching is done by `distributedlog/log/read/range_reader.py`. The loop passes a few pieces ahead, in the
+call that decoded them. The thread waits for an event-loop iteration only if the loop was paused. It waits at
+most ``timeout_s`` without progress.
 """
 
 import logging
@@ -28,21 +28,22 @@ from ...runtime.interfaces.errors import (
 from ..client.spark_client import SparkClient
 
 PIECE_BYTES = 2 * 1024 * 1024
-"""Of entries that go from the loop to the thread at once."""
+"""Bytes of entries that are passed from the loop to the thread at once."""
 PIECES_AHEAD = 4
 PIECES_TO_WAKE = 2
-"""With so few ahead the loop is woken, if it had to stop: not for each of them."""
+"""A paused loop is woken when at most this number of pieces is left, not for each piece."""
 READ_AHEAD_BYTES = 2 * 1024 * 1024
-"""Besides the pieces. All together hardly more than the buffers that a process receives into again and again
-(`frame_reader.LARGE_BUFFERS`): beyond them each megabyte is fresh, zeroed and faulted in, and in no cache."""
+"""Bytes in addition to the pieces. Together they hardly exceed the receive buffers that a process reuses
+(`frame_reader.LARGE_BUFFERS`). Further memory would be newly allocated, zeroed and not in the CPU cache.
+"""
 READ_BYTES = 2 * 1024 * 1024
-"""Of one request: what a bookie replies at once. Half of what a reply costs is the same whatever its size."""
+"""Bytes of one request, the largest reply of a bookie. Half of a reply's cost does not depend on its size."""
 
 log = logging.getLogger("distributedlog.spark")
 
 
 class TaskEntries:
-    """The entries of ranges, in order, for the task's thread. Take them `by_log`, once, then `close` it."""
+    """The entries of ranges, in order, for the task's thread. Iterate over `by_log` once, then `close` it."""
 
     def __init__(
         self,
@@ -68,25 +69,25 @@ class TaskEntries:
             on_ready=self._send_ready_pieces,
         )
         self._pieces: SimpleQueue[list[tuple[str, list[Columns]]]] = SimpleQueue()
-        """An empty one: the end, or `_error`."""
+        """An empty piece is the end, or `_error`."""
         self._error: BaseException | None = None
         self._pieces_sent = 0
-        """Counted by the loop; the next one by the thread."""
+        """Counted by the loop; `_pieces_taken` by the thread."""
         self._pieces_taken = 0
         self._is_paused = False
-        """Has the loop stopped, and is to be woken?"""
+        """Whether the loop is paused and must be woken."""
         self._is_over = False
         self._starvation = StarvationDetector()
         self._waited_s = 0.0
         self._running: list[Future[None]] = []
 
     def by_log(self) -> Iterator[tuple[str, Iterator[Columns]]]:
-        """(log, its entries) in the order of the ranges. Take all of a log's before the next log."""
+        """Yield (log, its entries) in the order of the ranges. Consume each log before the next one."""
         for name, pieces in groupby(self._take_pieces(), itemgetter(0)):
             yield name, chain.from_iterable(map(itemgetter(1), pieces))
 
     def close(self) -> None:
-        """Fetch nothing more, also when Spark left in the middle (LIMIT). Idempotent."""
+        """Stop fetching, also if Spark ends early (LIMIT). Idempotent."""
         if self._running:
             self._spark_client.users -= 1
         while self._running:
@@ -108,9 +109,9 @@ class TaskEntries:
             piece = self._pieces.get(timeout=self._timeout_s)
         except Empty:
             waiting_range = self._reader.current_range
-            assert waiting_range is not None, "at the end nothing is waited for"
+            assert waiting_range is not None, "a wait is never at the end"
             raise RequestTimeout(
-                f'log "{waiting_range.log}": nothing came from {waiting_range.start} on for '
+                f'log "{waiting_range.log}": no entries arrived from {waiting_range.start} on for '
                 f"{self._timeout_s:g} s (option "
                 '"readTimeout")'
             ) from None
@@ -125,12 +126,12 @@ class TaskEntries:
         return piece
 
     def _send_ready_pieces(self) -> None:
-        """In the loop: whenever something is ready, and when there is room again."""
+        """Pass ready pieces to the thread. Called in the loop if entries are ready or the queue has space."""
         try:
             while not self._is_over:
                 if self._pieces_sent - self._pieces_taken >= PIECES_AHEAD:
                     self._is_paused = True
-                    # The thread may have taken the rest just before, and would not wake the loop.
+                    # The thread may have taken the last pieces just before, and would not wake the loop.
                     if self._pieces_sent - self._pieces_taken > PIECES_TO_WAKE:
                         return
                 piece = self._reader.read_ready(bytes_max=PIECE_BYTES)
@@ -145,8 +146,8 @@ class TaskEntries:
             self._end(error)
 
     def _on_fetched(self, running: "Future[None]") -> None:
-        """All has been fetched, and is handed over as the thread takes it; or never will be."""
-        error = AlreadyClosed("this task was left") if running.cancelled() else running.exception()
+        """Pass the remaining pieces after all entries were fetched, or the error."""
+        error = AlreadyClosed("the task was closed") if running.cancelled() else running.exception()
         if error is None:
             self._send_ready_pieces()
         else:
@@ -158,8 +159,8 @@ class TaskEntries:
 
 
 def _refuse_loss(error: LogTruncated | LogNotFound) -> None:
-    raise error.again(f'{error}; "failOnDataLoss"=false goes on with what is left')
+    raise error.again(f'{error}; "failOnDataLoss"=false continues with the remaining records')
 
 
 def _warn_of_loss(error: LogTruncated | LogNotFound) -> None:
-    log.warning("%s; failOnDataLoss=false: its records are left out", error)
+    log.warning("%s; failOnDataLoss=false: its records are skipped", error)

@@ -1,7 +1,7 @@
-"""Arrow batches as the columns of entries: what the sink writes, without work a record.
+"""Turn Arrow batches into the columns of entries, without work per record.
 
-A batch's payload column is offsets and bytes already; an entry is a slice of both. The end of a batch that
-fills no entry waits for the next one.
+The payload column of a batch already consists of offsets and bytes, and an entry is a slice of both. The rest
+of a batch that does not fill an entry waits for the next batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,52 +18,55 @@ from ...log.format.record import RECORD_COLUMN_BYTES, TXID_MAX
 from ...runtime.interfaces.errors import InvalidRequest
 
 COLUMNS = {"payload": ("binary", "string"), "txid": ("bigint",), "log": ("string",)}
-"""What a frame that is written may have; `payload` it must have."""
+"""Columns that a written frame can have. `payload` is required."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """Some records as columns; payload k is ``data[offsets[k]:offsets[k + 1]]``, offsets begin anywhere."""
+    """Some records as columns. Payload k is ``data[offsets[k]:offsets[k + 1]]``."""
 
     txids: Any
-    """int64[n]; None: given at the link, or by the log's writer."""
+    """int64[n]; None if they are set at the link or by the log's writer."""
     offsets: Any
-    """int32[n + 1]"""
+    """int32[n + 1]. The first offset can be any number."""
     data: memoryview
 
     @property
     def count(self) -> int:
-        """Records."""
+        """The number of records."""
         return len(self.offsets) - 1
 
     @property
     def payload_bytes(self) -> int:
-        """Of these records alone."""
+        """The payload bytes of these records."""
         return int(self.offsets[-1]) - int(self.offsets[0])
 
     @property
     def size_bytes(self) -> int:
-        """What they take in an entry, about."""
+        """The approximate size in an entry."""
         return self.payload_bytes + RECORD_COLUMN_BYTES * self.count
 
     def slice_rows(self, start: int, stop: int) -> "SinkColumns":
-        """Some of them: views."""
+        """Return some of the records, as views."""
         txids = None if self.txids is None else self.txids[start:stop]
         return SinkColumns(txids, self.offsets[start : stop + 1], self.data)
 
     def packed(self) -> tuple[bytes | None, bytes, memoryview]:
-        """txids, offsets from 0, and payloads, as a segment writer takes them."""
+        """Return transaction IDs, offsets from 0 and payloads, in the form of a segment writer."""
         first = int(self.offsets[0])
         offsets = self.offsets if first == 0 else self.offsets - np.int32(first)
         txids = None if self.txids is None else self.txids.tobytes()
         return txids, offsets.tobytes(), self.data[first : int(self.offsets[-1])]
 
     def listed_txids(self) -> list[int] | None:
-        """One by one."""
+        """Return the transaction IDs as a list, or None."""
         return None if self.txids is None else list(self.txids.tolist())
 
     def digest(self) -> int:
-        """The sum of the records' digests, whatever their order: tells a repetition from another write."""
+        """Return the sum of the records' digests, independent of their order.
+
+        It distinguishes a repetition from other records.
+        """
         ends, data = self.offsets.tolist(), self.data
         seeds = repeat(0) if self.txids is None else self.txids.tolist()
         total = 0
@@ -72,41 +75,52 @@ class SinkColumns:
         return total % (1 << 64)
 
     def payloads(self) -> list[bytes]:
-        """One by one, for the few records that no packed entry takes."""
+        """Return the payloads as a list, for the few records that are too large for a packed entry."""
         ends = self.offsets.tolist()
         return [bytes(self.data[a:b]) for a, b in pairwise(ends)]
 
 
 def check_schema(fields: Sequence[tuple[str, str]], *, log_given: bool) -> None:
-    """Can a frame with these columns, as (name, Spark type), be written? Raises `InvalidRequest`."""
+    """Check that a frame can be written, by its columns as (name, Spark type). Raises `InvalidRequest`."""
     legal = "payload binary or string, txid bigint (optional), log string (optional)"
     for name, kind in fields:
         if name not in COLUMNS:
             raise InvalidRequest(
-                f'column "{name}" cannot be written: a record has {legal}; select those'
+                f'column "{name}" cannot be written: a record has {legal}. Select only these columns'
             )
         if kind not in COLUMNS[name]:
-            raise InvalidRequest(f'column "{name}" is {" or ".join(COLUMNS[name])}, not {kind}')
+            raise InvalidRequest(
+                f'column "{name}" must be {" or ".join(COLUMNS[name])}, not {kind}'
+            )
     names = [name for name, _ in fields]
     if "payload" not in names:
         raise InvalidRequest(f"the frame has no column payload: a record has {legal}")
     if log_given and "log" in names:
         raise InvalidRequest(
-            'both the option "log" and a column log say where records go: drop one of them'
+            'the frame has a column log, and the option "log" is given: remove one of them'
         )
     if not log_given and "log" not in names:
-        raise InvalidRequest('which log: give the option "log", or a column log string')
+        raise InvalidRequest(
+            'no log specified: use the option "log", or a column log of type string'
+        )
 
 
 def sink_columns_of(batch: pa.RecordBatch, where: str) -> SinkColumns:
-    """The records of a batch, without txids where it has no such column.
+    """Return the records of a batch, with ``txids`` None if the batch has no such column.
 
-    ``where`` names log, partition and position for the error. Raises `InvalidRequest` for nulls.
+    Args:
+        batch: The batch.
+        where: Log, partition and position, for errors.
+
+    Raises:
+        InvalidRequest: A value is null, or a transaction ID is out of range.
     """
     payload = batch.column("payload")
     _check_no_nulls(payload, "payload", where)
     if payload.type not in (pa.binary(), pa.string()):
-        payload = payload.cast(pa.binary())  # large or view types, by Spark's configuration
+        payload = payload.cast(
+            pa.binary()
+        )  # large or view types, depending on Spark's configuration
     _, offsets, data = payload.buffers()
     count = len(payload)
     if count:
@@ -118,14 +132,14 @@ def sink_columns_of(batch: pa.RecordBatch, where: str) -> SinkColumns:
         _check_no_nulls(column, "txid", where)
         txids = column.to_numpy(zero_copy_only=False)
         if count and not 0 <= int(txids.min()) <= int(txids.max()) <= TXID_MAX:
-            raise InvalidRequest(f"{where}: a txid is 0 to 2^63 - 2, not {int(txids.min())}")
+            raise InvalidRequest(f"{where}: a txid must be 0 to 2^63 - 2, got {int(txids.min())}")
     else:
         txids = None
     return SinkColumns(txids, ends, memoryview(b"") if data is None else memoryview(data))
 
 
 def by_log(batch: pa.RecordBatch, where: str) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each log, in the order in which the batch has them; logs by their first row."""
+    """Yield the rows of each log, in the order of the batch. Logs are ordered by their first row."""
     column = batch.column("log")
     _check_no_nulls(column, "log", where)
     encoded = column.dictionary_encode()
@@ -143,8 +157,10 @@ def _check_no_nulls(column: pa.Array, name: str, where: str) -> None:
 
 
 class Packer:
-    """Cuts rows into entries of about ``entry_bytes``; what is left waits in it. No record is copied but
-    those of entries that two batches fill."""
+    """Cuts rows into entries of about ``entry_bytes``. The rest waits for more rows.
+
+    Only the records of entries that span two batches are copied.
+    """
 
     def __init__(self, entry_bytes: int) -> None:
         self._entry_bytes = entry_bytes
@@ -152,9 +168,9 @@ class Packer:
         self._waiting_bytes = 0
 
     def add(self, rows: SinkColumns) -> Iterator[SinkColumns]:
-        """Take rows; the entries that are full."""
+        """Add rows, and yield the complete entries."""
         row, count = 0, rows.count
-        # Row k ends at the k + 1st of these, its columns included: one sum for all entries of the batch.
+        # Row k ends at element k + 1, its columns included: one sum for all entries of the batch.
         ends = rows.offsets + RECORD_COLUMN_BYTES * np.arange(count + 1, dtype=np.int64)
         if self._waiting:
             row = _last_fitting_row(ends, 0, self._entry_bytes - self._waiting_bytes)
@@ -170,7 +186,7 @@ class Packer:
             row = stop
 
     def flush(self) -> Iterator[SinkColumns]:
-        """What waits, as a last entry."""
+        """Yield the waiting rows as a last entry."""
         if self._waiting:
             yield self._take_waiting()
 
@@ -197,5 +213,5 @@ class Packer:
 
 
 def _last_fitting_row(ends: Any, row: int, free_bytes: int) -> int:
-    """The row after the last one, from ``at`` on, that still has room."""
+    """Return the index after the last row, from ``row`` on, that fits into ``free_bytes``."""
     return int(np.searchsorted(ends, ends[row] + free_bytes, side="right")) - 1

@@ -1,6 +1,7 @@
-"""What a task of the sink does: its rows become segments that no log refers to yet, or go through the log's
-writer. Everything here may run twice, at the same time, or outlive its job: nothing it does can be seen
-before the driver links it (mode ``segments``), or is more than at least once (mode ``append``).
+"""Write the rows of a sink task: into segments that belong to no log yet, or through the log's writer.
+
+Each task can run twice, even at the same time, or outlive its job. In mode ``segments``, its results become
+visible only when the driver links them. Mode ``append`` guarantees at least once only.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -34,41 +35,41 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 APPEND_WAIT_S = 60.0
-"""How long a task in mode ``append`` waits for its turn as the log's writer."""
+"""Maximum wait of a task in mode ``append`` to become the log's writer, in seconds."""
 HINT = (
-    'txids may not go back: df.repartitionByRange("txid").sortWithinPartitions("txid") puts them in order, '
-    "or leave the column txid out"
+    'txids must not decrease: order them by df.repartitionByRange("txid").sortWithinPartitions("txid"), '
+    "or omit the column txid"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SinkIdentity:
-    """Who writes which batch: what makes a replay recognizable."""
+    """The application and the batch, by which a repeated batch is recognized."""
 
     app: str
-    """"" for a batch job without one: then its ledgers alone tell a link that is asked twice."""
+    """"" for a batch job without an application ID. Then only its ledgers identify a repeated link."""
     version: int
     query: str
-    """The streaming query that counts the versions; "" outside of one."""
+    """The streaming query that numbers the versions; "" outside a query."""
 
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """What a task reports to the driver."""
+    """The report of a task to the driver."""
 
     partition: int
     identity: SinkIdentity
     segments: list[tuple[str, SegmentToken]] = field(default_factory=list)
-    """(log, segment), in the order written."""
+    """(log, segment), in the order of writing."""
     records: int = 0
     skipped: list[str] = field(default_factory=list)
-    """Logs that hold this batch already."""
+    """Logs that already contain this batch."""
     contents: dict[str, LinkContent] = field(default_factory=dict)
-    """What there was for each log, of whoever counts versions: compared with what is in."""
+    """Content of the batch per log, if the application numbers versions, to compare with the linked batch."""
 
 
 def identity_of(options: SinkOptions, context: TaskContext, *, streaming: bool) -> SinkIdentity:
-    """From the options and the local properties that Spark gives each task."""
+    """Return the identity from the options and the local properties that Spark sets for each task."""
     query = context.getLocalProperty("sql.streaming.queryId") or ""
     if streaming:
         batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
@@ -85,9 +86,25 @@ def write_task(
     *,
     streaming: bool,
 ) -> TaskMessage:
-    """Write one task's rows. Raises what names log, partition and remedy."""
+    """Write the rows of one task. Errors name log, partition and remedy.
+
+    Args:
+        options: The options of the sink.
+        batches: The rows.
+        delegated_token: The token of the driver for this task, if one is required.
+        streaming: Whether the task belongs to a streaming query.
+
+    Returns:
+        The report for the driver.
+
+    Raises:
+        InvalidRequest: A row is invalid.
+        TransactionIdOutOfOrder: The transaction IDs decrease.
+        LinkOutOfOrder: The application ID belongs to another query.
+        DistributedLogError: The write failed.
+    """
     context = TaskContext.get()
-    assert context is not None, "tasks run in a worker of Spark's"
+    assert context is not None, "tasks run in a worker process of Spark"
     message = TaskMessage(context.partitionId(), identity_of(options, context, streaming=streaming))
     spark_client = retry_unavailable_blocking(
         lambda: client(
@@ -113,27 +130,27 @@ def write_task(
 
 
 class SinkTarget(Protocol):
-    """Where the entries of one log go."""
+    """The destination of the entries of one log."""
 
     async def open(self) -> None:
-        """Before the first entry."""
+        """Prepare for the first entry."""
         ...
 
     async def write(self, entries: list[SinkColumns]) -> None:
-        """Take entries; waits for room only."""
+        """Write entries. Waits only for free buffer space."""
         ...
 
     async def finish(self) -> list[SegmentToken]:
-        """All is durable."""
+        """Make all entries durable, and return the written segments."""
         ...
 
     async def abort(self) -> None:
-        """Forget what can be forgotten."""
+        """Delete the written data, as far as possible."""
         ...
 
 
 class _SinkTaskRun:
-    """One task: splits batches by log, and keeps one hand-over to the loop under way while Spark computes."""
+    """One task. It splits batches by log, and keeps one write pending while Spark computes."""
 
     def __init__(
         self,
@@ -172,7 +189,7 @@ class _SinkTaskRun:
             self._hand_over(target, list(packer.add(rows)))
 
     def finish(self) -> None:
-        """Make everything durable; the message then says where it is."""
+        """Make everything durable, and add the segments to the message."""
         for target, packer in self._targets.values():
             self._hand_over(target, list(packer.flush()))
         self._wait_pending()
@@ -186,11 +203,11 @@ class _SinkTaskRun:
             self._message.segments += [(name, token) for token in finished[name] if token.records]
 
     def abort(self) -> None:
-        """Delete what was begun; what a killed worker leaves is an orphan, for later."""
+        """Delete the written data. Data of a killed worker is deleted later, by age."""
         if self._pending is not None:
             self._pending.cancel()
         for target, _ in self._targets.values():
-            with suppress(Exception):  # the error that brought us here is the one to be told
+            with suppress(Exception):  # the original error is reported
                 self._spark_client.run(target.abort)
 
     def _add_content(self, name: str, added: LinkContent) -> None:
@@ -198,7 +215,7 @@ class _SinkTaskRun:
         self._message.contents[name] = before + added
 
     def _open_all(self, names: Sequence[str]) -> None:
-        """Have a target for each log that does not hold this batch already."""
+        """Open a target for each log that does not already contain this batch."""
         known = {*self._targets, *self._message.skipped}
         new = [name for name in names if name not in known]
         if not new:
@@ -206,13 +223,11 @@ class _SinkTaskRun:
         if self._options.mode == "segments":
             self._spark_client.run(for_each_log, new, self._open_log)
             return
-        for name in sorted(
-            new
-        ):  # in one order: else two tasks may each wait for what the other has
+        for name in sorted(new):  # in a fixed order; otherwise two tasks could wait for each other
             self._spark_client.run(self._open_log, name)
 
     async def _open_log(self, name: str) -> None:
-        """In the background loop."""
+        """Open the target of one log, in the background loop."""
         options = self._options
         log = await self._with_retry(partial(open_or_create, self._spark_client, options, name))
         if options.mode == "segments":
@@ -226,7 +241,7 @@ class _SinkTaskRun:
         await self._with_retry(target.open)
 
     async def _with_retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Before anything is written: asked again while the cluster is away."""
+        """Call, and retry while the cluster is unavailable. Only for calls before the first write."""
         return await retry_unavailable(call, self._options.read_timeout_s, "a task")
 
     def _hand_over(self, target: SinkTarget, entries: list[SinkColumns]) -> None:
@@ -246,7 +261,7 @@ class _SinkTaskRun:
 
 
 class SegmentTarget:
-    """Sealed segments that no log refers to yet; another one begins at ``segmentBytes``."""
+    """Writes closed segments that belong to no log yet. After ``segmentBytes``, it starts another one."""
 
     def __init__(self, log: "Log", options: SinkOptions, message: TaskMessage) -> None:
         self._log = log
@@ -266,7 +281,7 @@ class SegmentTarget:
         )
 
     async def write(self, entries: list[SinkColumns]) -> None:
-        """Write entries as they are packed."""
+        """Write entries in their packed form."""
         for rows in entries:
             if self._writer is not None and self._writer.size_bytes >= self._options.segment_bytes:
                 self._tokens.append(await self._writer.aclose())
@@ -276,27 +291,27 @@ class SegmentTarget:
             assert self._writer is not None
             if (
                 rows.size_bytes > ENTRY_BYTES_MAX
-            ):  # one record near the limit: no packed entry takes it
+            ):  # one record near the limit, which is too large for a packed entry
                 await self._writer.write_columns(rows.listed_txids(), rows.payloads())
             else:
                 await self._writer.write_packed(*rows.packed())
 
     async def finish(self) -> list[SegmentToken]:
-        """Close the last segment; tokens in order."""
+        """Close the last segment, and return the tokens in order."""
         if self._writer is not None:
             self._tokens.append(await self._writer.aclose())
             self._writer = None
         return self._tokens
 
     async def abort(self) -> None:
-        """Delete them: nobody has been told of them."""
+        """Delete the segments, which no other process refers to."""
         if self._writer is not None:
             await self._writer.abort()
         await self._log.discard_segments(self._tokens)
 
 
 class AppendTarget:
-    """The log's own writer: at least once, readable as it is written. Tasks take turns."""
+    """Appends through the log's writer: at least once, readable at once, one task at a time."""
 
     def __init__(self, log: "Log", options: SinkOptions) -> None:
         self._log = log
@@ -304,37 +319,41 @@ class AppendTarget:
         self._writer: LogWriter | None = None
 
     async def open(self) -> None:
-        """Become the log's writer, after the tasks before this one."""
+        """Become the log's writer, when the preceding tasks have finished."""
         self._writer = await self._log.open_writer(
             takeover=self._options.takeover, wait_s=APPEND_WAIT_S
         )
 
     async def write(self, entries: list[SinkColumns]) -> None:
-        """Write entries as they are packed, which the log's writer sends as they are."""
+        """Write entries in their packed form. The log's writer sends them unchanged."""
         assert self._writer is not None
         writer = self._writer
         for rows in entries:
             if (
                 rows.size_bytes > ENTRY_BYTES_MAX
-            ):  # one record near the limit: no packed entry takes it
+            ):  # one record near the limit, which is too large for a packed entry
                 await (await writer.submit_columns(rows.listed_txids(), rows.payloads()))
                 continue
             await writer.submit_packed(*rows.packed())
 
     async def finish(self) -> list[SegmentToken]:
-        """Commit, and let the next task write."""
+        """Commit, and release the log for the next task."""
         assert self._writer is not None
         await self._writer.aclose()
         return []
 
     async def abort(self) -> None:
-        """What is sent stays: at least once."""
+        """End the writer. Sent records remain (at least once)."""
         if self._writer is not None:
             await self._writer.abort()
 
 
 async def is_already_linked(log: "Log", identity: SinkIdentity) -> bool:
-    """Is this batch of this application in the log? Raises `LinkOutOfOrder` for another query's app."""
+    """Whether the log contains this batch of this application.
+
+    Raises:
+        LinkOutOfOrder: The application ID belongs to another query.
+    """
     if not identity.app:
         return False
     last = await log.linked_version(identity.app)
@@ -344,14 +363,14 @@ async def is_already_linked(log: "Log", identity: SinkIdentity) -> bool:
         theirs, ours = last.identity or "(none)", identity.query or "(none)"
         raise LinkOutOfOrder(
             f'log "{log.name}": txnAppId {identity.app!r} belongs to query {theirs}, which linked version '
-            f"{last.version}; this is query {ours}: a new checkpoint needs a new txnAppId, or its batches "
-            "up to there would be skipped"
+            f"{last.version}; this is query {ours}. A new checkpoint requires a new txnAppId, otherwise its "
+            "batches up to this version would be skipped"
         )
     return last.version >= identity.version
 
 
 async def open_or_create(spark_client: SparkClient, options: SinkOptions, name: str) -> "Log":
-    """The log to write, made by ``createLogs``. Raises `LogNotFound`."""
+    """Return the log to write; create it with ``createLogs``. Raises `LogNotFound`."""
     log = spark_client.namespace.open_log(name, config={"create_if_missing": False})
     if not await spark_client.namespace.log_exists(name):
         if not options.create_logs:

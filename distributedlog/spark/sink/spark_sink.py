@@ -1,9 +1,9 @@
-"""The sink on the driver: checks before any task, then links what the tasks wrote, once.
+"""The sink on the driver: check before any task starts, then link the written segments once.
 
-Mode ``segments``: for each log one metadata transaction appends a batch's segments and notes (application,
-batch); asked again, by a replay or after an answer that was lost, it finds the note. Spark calls `abort`
-with the same messages after a `commit` that raised, also when it raised *after* the link: so abort deletes
-only what the metadata says is linked to nothing (H13).
+In mode ``segments``, one metadata transaction per log appends the segments of a batch and records application
+and batch number. If the link is repeated, by a replay or after a lost answer, it finds this record. Spark
+calls `abort` with the same messages after a `commit` that raised, even if it raised *after* the link.
+Therefore `abort` deletes only segments that are not linked according to the metadata (H13).
 """
 
 import logging
@@ -57,29 +57,40 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LINK_RETRY_S_MIN = 120.0
-"""How long a link whose outcome is not known is asked for again, at least, before the batch fails."""
+"""Minimum time, in seconds, for which a link with unknown outcome is retried before the batch fails."""
 NAMED_MAX = 10
-"""Logs that an error names beside the first."""
+"""Maximum number of logs that an error names in addition to the first."""
 OWNER_WAIT_S = 5.0
-"""Another link holds a log's lock for milliseconds; who holds it longer than this is a writer."""
+"""Seconds after which the holder of a log's lock is considered a writer. Links hold it for milliseconds.
+"""
 
 log = logging.getLogger("distributedlog.spark")
 
 
 class SparkSink:
-    """What batch and streaming writers share."""
+    """Common part of batch and streaming writers."""
 
     streaming = False
-    """A batch that is in with other rows fails a batch job. A query, which would fail for ever, is told."""
+    """Whether this is a streaming query.
+
+    If a batch is already linked with other rows, a batch job fails. A query, which would fail again and
+    again, logs a warning instead.
+    """
 
     def __init__(self, options: SinkOptions, *, overwrite: bool) -> None:
         self.options = options
         self.overwrite = overwrite
         self.delegated_token: DelegatedToken | None = None
-        """For the tasks, once it is checked."""
+        """The token for the tasks, set by `check`."""
 
     def check(self) -> None:
-        """Before any task: is there a log that can be written? Raises what says why not."""
+        """Check that the log can be written, before any task starts.
+
+        Raises:
+            LogNotFound, EndOfStream, OwnershipAcquireFailed: The log does not exist, is sealed, or has a
+                writer.
+            DistributedLogError: The cluster is unavailable or refuses the credentials.
+        """
         options = self.options
         self.delegated_token = delegated_token_for(options, is_stream=self.streaming)
         if options.log is not None:
@@ -100,13 +111,13 @@ class SparkSink:
         while True:
             log_id = await spark_client.namespace.resolve_name(options.log)
             if (await open_state_watch(metadata, log_id, options.log)).state.sealed:
-                raise EndOfStream(f'log "{options.log}" is sealed: it takes no more records')
+                raise EndOfStream(f'log "{options.log}" is sealed and accepts no more records')
             owner = await lock_owner(metadata, log_id)
             if owner is None or options.takeover or options.mode == "append":
                 return
             if trio.current_time() > deadline:
                 raise OwnershipAcquireFailed(
-                    f'log "{options.log}" is being written by {owner}: end that writer, or set '
+                    f'log "{options.log}" is being written by {owner}. End that writer, or set '
                     '"takeover"=true to fence it',
                     owner,
                 )
@@ -115,7 +126,11 @@ class SparkSink:
     # --- linking ----------------------------------------------------------------------------------
 
     def link(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the batch visible, log by log. Raises when something is certainly not linked, or not known."""
+        """Make the batch visible, log by log.
+
+        Raises:
+            DistributedLogError: A log is not linked, or its outcome is unknown.
+        """
         if self.options.mode != "segments":
             return
         by_log, identity = segments_by_log(messages)
@@ -128,14 +143,14 @@ class SparkSink:
             writer_identity = identity or SinkIdentity("", 0, "")
             names = {*by_log, *contents}
             if (self.overwrite or self.streaming) and options.log is not None:
-                names.add(options.log)  # also by nothing, where no task had a row
+                names.add(options.log)  # linked even without segments, if no task had a row
             errors: dict[str, DistributedLogError] = {}
 
             async def link(name: str) -> None:
                 tokens, content = by_log.get(name, []), contents.get(name)
                 try:
                     if not tokens and (content is not None or self.streaming):
-                        # Each task found that this batch is in. It is not overwritten by nothing.
+                        # Each task found that this batch is already linked. Do not overwrite it with nothing.
                         await self._compare_linked(
                             spark_client, name, writer_identity, content or LinkContent(0, 0)
                         )
@@ -149,13 +164,15 @@ class SparkSink:
                             content if tokens else empty_content,
                         )
                 except DistributedLogError as error:
-                    errors[name] = error  # the others go on: each log's link stands for itself
+                    errors[name] = (
+                        error  # continue, because the links of other logs are independent
+                    )
 
             await for_each_log(sorted(names), link)
             if errors:
                 raise batch_error(errors, len(names))
 
-        # Only for the client: `_link_log` knows by itself what may be asked again.
+        # Only for the client: `_link_log` decides itself which calls can be retried.
         retry_unavailable_blocking(
             lambda: client(options.uri, options.request_timeout_s, options.credentials),
             options.read_timeout_s,
@@ -165,7 +182,10 @@ class SparkSink:
     async def _compare_linked(
         self, spark_client: SparkClient, name: str, identity: SinkIdentity, content: LinkContent
     ) -> None:
-        """A batch that was linked before this job: was it the same one? Raises `LinkMismatch`, or tells."""
+        """Compare a batch with the one that was linked before this job.
+
+        If they differ, a batch job raises `LinkMismatch`, and a query logs a warning.
+        """
         log_handle = spark_client.namespace.open_log(name)
         linked = await self._with_retry(partial(log_handle.linked_version, identity.app), name)
         if linked is None or linked.version != identity.version:
@@ -176,8 +196,8 @@ class SparkSink:
             if not self.streaming:
                 raise
             log.warning(
-                'log "%s": micro-batch %d of query %s is in with %s, and was repeated with %s: what is in '
-                "stays, the other rows are not written",
+                'log "%s": micro-batch %d of query %s is already linked with %s, and was repeated with %s. '
+                "The linked rows remain, the other rows are not written",
                 name,
                 identity.version,
                 identity.query or identity.app,
@@ -195,8 +215,8 @@ class SparkSink:
     ) -> None:
         if len({token.incarnation for token in tokens}) > 1:
             raise LogRecreated(
-                f'log "{name}" was deleted and made again while the batch was written: nothing of it is '
-                "linked; write it again"
+                f'log "{name}" was deleted and created again while the batch was written. Nothing was '
+                "linked. Write the batch again"
             )
         incarnation = tokens[0].incarnation if tokens else None
         log_handle = spark_client.namespace.open_log(name, incarnation=incarnation)
@@ -223,29 +243,34 @@ class SparkSink:
                 raise
             await self._discard_and_collect(
                 log_handle, tokens
-            )  # a later batch of this query is in: so is this
+            )  # a later batch of this query is linked, so this one is, too
             return
         except TransactionIdOutOfOrder as error:
             raise TransactionIdOutOfOrder(f"{error}; {HINT}") from None
         await self._discard_and_collect(log_handle, tokens if result.already else [])
 
     async def _discard_and_collect(self, log_handle: "Log", tokens: Sequence[SegmentToken]) -> None:
-        """Delete these that came too late, never what is linked, and what failed attempts left. The batch is
-        in: what fails here fails no commit, the next batch tries again."""
+        """Delete superfluous segments, never linked ones, and those of failed attempts.
+
+        The batch is already linked, so a failure here fails no commit. The next batch retries.
+        """
         with suppress(DistributedLogError):
             if tokens:
                 await log_handle.discard_segments(tokens)
             await log_handle.collect_unlinked(older_than_s=self.options.orphan_ttl_s)
 
     async def _with_retry(self, call: Callable[[], Awaitable[T]], name: str) -> T:
-        """While the cluster is away, and until it is known whether a batch is linked: a repetition tells."""
+        """Retry while the cluster is unavailable or the outcome of a link is unknown.
+
+        A repeated link detects that an earlier one succeeded.
+        """
         timeout_s = max(LINK_RETRY_S_MIN, self.options.read_timeout_s)
         return await retry_unavailable(
             call, timeout_s, f'the link of log "{name}"', repeatable=True
         )
 
     def discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete what is certainly not linked; the rest is left as it is. Raises nothing."""
+        """Delete segments that are certainly not linked. Raises no `DistributedLogError`."""
         by_log, _ = segments_by_log(messages)
         options = self.options
 
@@ -256,7 +281,7 @@ class SparkSink:
                     try:
                         linked = await log_handle.discard_segments(tokens)
                     except DistributedLogError as error:
-                        text = 'log "%s": segments are left for the collector: %s'
+                        text = 'log "%s": segments remain and are deleted later: %s'
                         log.warning(text, name, error)
                         continue
                     if linked:
@@ -268,7 +293,7 @@ class SparkSink:
 
         with suppress(
             DistributedLogError
-        ):  # orphans are found by age; the query's own error matters
+        ):  # the segments are found later by age; the query's own error matters
             run(
                 options.uri,
                 options.request_timeout_s,
@@ -278,49 +303,49 @@ class SparkSink:
 
 
 class BatchWriter(SparkSink, DataSourceArrowWriter):
-    """``df.write``. Its pickle goes to the tasks, and to the process that commits."""
+    """The writer of ``df.write``. It is pickled for the tasks, and for the process that commits."""
 
     @marks_errors
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskMessage:
-        """In a task."""
+        """Write the rows of a task, in a worker process."""
         return write_task(self.options, iterator, self.delegated_token, streaming=False)
 
     @marks_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are through."""
+        """Link the segments after all tasks have finished."""
         self.link(messages)
 
     @marks_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The job failed, or a commit raised."""
+        """Delete the segments after the job or its commit failed."""
         self.discard(messages)
 
 
 class StreamWriter(SparkSink, DataSourceStreamArrowWriter):
-    """``df.writeStream``. The committing process makes a new one, which knows only the messages."""
+    """The writer of ``df.writeStream``. The committing process creates one that has only the messages."""
 
     streaming = True
 
     @marks_errors
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskMessage:
-        """In a task."""
+        """Write the rows of a task, in a worker process."""
         return write_task(self.options, iterator, self.delegated_token, streaming=True)
 
     @marks_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of a micro-batch are through."""
+        """Link the segments after all tasks of a micro-batch have finished."""
         self.link(messages)
 
     @marks_errors
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """The micro-batch failed, or its commit raised."""
+        """Delete the segments after the micro-batch or its commit failed."""
         self.discard(messages)
 
 
 def segments_by_log(
     messages: Sequence[Any],
 ) -> tuple[dict[str, list[SegmentToken]], SinkIdentity | None]:
-    """The segments of each log in the order of partitions, and whose they are."""
+    """Return the segments of each log, ordered by partition, and the identity of the batch."""
     by_log_name: dict[str, list[SegmentToken]] = {}
     task_messages = [one for one in messages if isinstance(one, TaskMessage)]
     for message in sorted(task_messages, key=lambda one: one.partition):
@@ -330,7 +355,7 @@ def segments_by_log(
 
 
 def content_by_log(messages: Sequence[Any]) -> dict[str, LinkContent]:
-    """What there was for each log, of all tasks together, where they counted it."""
+    """Return the content of the batch per log, summed over all tasks that counted it."""
     contents: dict[str, LinkContent] = {}
     for message in messages:
         if isinstance(message, TaskMessage):
@@ -340,7 +365,7 @@ def content_by_log(messages: Sequence[Any]) -> dict[str, LinkContent]:
 
 
 def by_incarnation(tokens: Sequence[SegmentToken]) -> Iterator[tuple[str, list[SegmentToken]]]:
-    """(incarnation, its segments): a log may be made again while a batch is written."""
+    """Yield (incarnation, its segments). A log can be created again while a batch is written."""
     for incarnation in sorted({token.incarnation for token in tokens}):
         yield (
             incarnation,
@@ -349,7 +374,7 @@ def by_incarnation(tokens: Sequence[SegmentToken]) -> Iterator[tuple[str, list[S
 
 
 def batch_error(errors: Mapping[str, DistributedLogError], logs: int) -> DistributedLogError:
-    """The first log's error by name; in a batch for several it says what became of the others."""
+    """Return the error of the first log by name. For several logs, it also describes the others."""
     first, *others = sorted(errors)
     error = errors[first]
     if logs == 1:
@@ -359,6 +384,6 @@ def batch_error(errors: Mapping[str, DistributedLogError], logs: int) -> Distrib
         named.append(f"{len(others) - NAMED_MAX} more")
     also = f"; not linked either: {', '.join(named)}" if named else ""
     return error.again(
-        f'log "{first}" is not linked: {error}; {logs - len(errors)} of the batch\'s {logs} logs are, and '
-        f"are found in when it is repeated{also}"
+        f'log "{first}" is not linked: {error}; {logs - len(errors)} of {logs} logs of the batch are linked, '
+        f"and are recognized when the batch is repeated{also}"
     )

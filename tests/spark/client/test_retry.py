@@ -50,7 +50,7 @@ async def test_what_may_pass_is_asked_again_until_the_time_is_over(
 
     with caplog.at_level(logging.WARNING, "distributedlog.spark"):
         assert await retry_unavailable(failing(5, away), 120.0, "a task") == "there"  # type: ignore[arg-type]
-    assert caplog.messages == ["a task waits: nobody is there; asked again"] * 5
+    assert caplog.messages == ["a task is waiting: nobody is there (retrying)"] * 5
     with pytest.raises(QuorumUnreachable):
         await retry_unavailable(failing(10_000, away), 120.0)  # type: ignore[arg-type]
     assert autojump_clock.current_time() < 130.0
@@ -83,7 +83,7 @@ def test_a_batch_is_planned_when_the_store_is_there_again(
 
     with caplog.at_level(logging.WARNING, "distributedlog.spark"):
         assert run(uri, 10.0, plan, retry_s=60.0) is False
-    assert caplog.messages == ["the query waits: nobody is there; asked again"] * 3
+    assert caplog.messages == ["the query is waiting: nobody is there (retrying)"] * 3
 
 
 def test_a_client_serves_while_another_one_is_made(
@@ -188,7 +188,7 @@ def test_a_batch_read_a_sink_and_positions_wait_for_the_store(
         with caplog.at_level(logging.WARNING, "distributedlog.spark"):
             call()
         assert failures[0] == 0
-    assert caplog.messages == ["the query waits: nobody is there; asked again"] * 2 * len(calls)
+    assert caplog.messages == ["the query is waiting: nobody is there (retrying)"] * 2 * len(calls)
 
     failures[0] = 1_000_000
     given["readTimeout"] = "20ms"

@@ -28,7 +28,7 @@ def test_names_are_case_insensitive_and_sparks_own_are_left_alone() -> None:
 
 def test_load_gives_the_uri() -> None:
     assert SourceOptions.parse({"path": URI, "log": "a"}, "batch").uri == URI
-    assert "give one of them" in refusal(
+    assert "use only one of them" in refusal(
         {"path": URI, "uri": "distributedlog://h:2/ns", "log": "a"}
     )
 
@@ -37,25 +37,25 @@ def test_load_gives_the_uri() -> None:
     ("given", "said"),
     [
         ({}, '"uri" is missing'),
-        ({"uri": URI}, "exactly one of the options log, logs, logPattern; none is given"),
+        ({"uri": URI}, "exactly one of the options log, logs, logPattern: none is given"),
         ({"uri": URI, "log": "a", "logs": "b"}, "log and logs are"),
         ({"uri": URI, "lug": "a"}, 'unknown option "lug"; did you mean log'),
         ({"uri": URI, "log": "a", "failOnDataLoss": "perhaps"}, "true or false"),
         ({"uri": URI, "log": "a", "batchBytes": "0"}, "a size from 1 byte up"),
         ({"uri": URI, "log": "a", "txidUnit": "ns"}, "s or ms or us"),
-        ({"uri": URI, "log": "a", "startingPosition": "{"}, "this is no JSON"),
+        ({"uri": URI, "log": "a", "startingPosition": "{"}, "invalid JSON"),
         ({"uri": URI, "log": "a", "startingPosition": "newest"}, "earliest, latest, or JSON"),
         ({"uri": URI, "log": "a", "startingTxid": "-1"}, "from 0 to"),
         (
             {"uri": URI, "log": "a", "startingTxid": "1", "startingPosition": "latest"},
-            "startingPosition and startingTxid contradict",
+            "startingPosition and startingTxid exclude each other",
         ),
         (
             {"uri": URI, "log": "a", "maxRecordsPerTrigger": "1", "maxBytesPerTrigger": "1"},
-            "contradict",
+            "exclude each other",
         ),
-        ({"uri": URI, "log": "a", "subscriber": "s"}, "spark.readStream alone"),
-        ({"uri": URI, "log": "a", "maxRecordsPerTrigger": "5"}, "ends it earlier"),
+        ({"uri": URI, "log": "a", "subscriber": "s"}, "only for spark.readStream"),
+        ({"uri": URI, "log": "a", "maxRecordsPerTrigger": "5"}, "can shorten"),
         ({"uri": URI, "subscribe": "a"}, 'unknown option "subscribe"; did you mean logs?'),
         ({"uri": URI, "topic": "a"}, 'unknown option "topic" (known: uri, log'),
         (
@@ -102,7 +102,7 @@ def test_the_sink_wants_app_and_version_together() -> None:
     """S28."""
     given = {"uri": URI, "log": "a", "txnAppId": "etl"}
 
-    assert "go together" in refusal(given, cls=SinkOptions)
+    assert "require each other" in refusal(given, cls=SinkOptions)
     assert SinkOptions.parse(given, "stream").txn_app_id == "etl"
     assert SinkOptions.parse({**given, "txnVersion": "3"}, "batch").txn_version == 3
     assert "at least once" in refusal(

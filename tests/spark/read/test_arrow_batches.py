@@ -130,7 +130,7 @@ def test_a_txid_that_is_no_time_is_refused_by_name() -> None:
     assert builder.batch("x", [entry([2], [b""])]).column(0).cast(pa.int64()).to_pylist() == [
         2_000_000
     ]
-    with pytest.raises(InvalidRequest, match=f'log "x": txid {2**62} is no time in s'):
+    with pytest.raises(InvalidRequest, match=f'log "x": txid {2**62} is not a time in s'):
         builder.batch("x", [entry([2**62], [b""])])
 
 

@@ -46,7 +46,7 @@ def test_a_damaged_offset_is_one_line(part: dict[str, object]) -> None:
 def test_positions_of_another_format_name_the_option() -> None:
     given = {"v": 2, "logs": {"a": "1.0.0"}, "ids": {"a": "x"}}
 
-    with pytest.raises(UnsupportedFormat, match=r'^option "endingPosition": an offset of format 2'):
+    with pytest.raises(UnsupportedFormat, match=r'^option "endingPosition": offset has format 2'):
         requested_positions(given, ["a"], "endingPosition", "latest")
 
 

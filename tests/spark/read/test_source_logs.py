@@ -50,7 +50,7 @@ async def test_positions_of_a_log_that_was_made_again_are_refused_with_a_remedy_
         given["startingPosition"] = json.dumps(old.to_json())
         logs = SourceLogs(namespace, SourceOptions.parse(given, "batch"))
 
-        with pytest.raises(LogRecreated, match="leave it out, or give positions") as caught:
+        with pytest.raises(LogRecreated, match="Omit it, or use positions") as caught:
             await logs.starts(await logs.discover(), "earliest")
         assert "failOnDataLoss" not in str(caught.value)
         logs.close()

@@ -626,7 +626,7 @@ async def test_a_store_that_is_away_while_a_batch_is_planned_is_asked_again(
         with caplog.at_level(logging.WARNING, "distributedlog.spark"):
             end = await progress.latest(start, BatchLimit(20, None))
         assert end.sequence_ids == {"a": 20}
-        assert "the query waits: nobody is there; asked again" in caplog.text
+        assert "the query is waiting: nobody is there (retrying)" in caplog.text
 
         failures[0] = 1_000_000
         progress = query(namespace, log="a", readTimeout="200ms")

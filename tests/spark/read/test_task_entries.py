@@ -312,7 +312,7 @@ def test_no_progress_is_an_error_and_not_a_hang(
     monkeypatch.setattr(RangeReader, "_resume_entry", never)
 
     with pytest.raises(
-        RequestTimeout, match=r'log "slow": nothing came from 1\.0\.0 on for 0\.2 s'
+        RequestTimeout, match=r'log "slow": no entries arrived from 1\.0\.0 on for 0\.2 s'
     ):
         taken(held, plan, timeout_s=0.2)
 

@@ -104,7 +104,7 @@ def test_a_null_is_named_with_its_place() -> None:
         InvalidRequest, match=r"log a, partition 3, row 1 of an Arrow batch: payload is null"
     ):
         sink_columns_of(batch([b"x", None]), "log a, partition 3")
-    with pytest.raises(InvalidRequest, match="a txid is 0 to"):
+    with pytest.raises(InvalidRequest, match="a txid must be 0 to"):
         sink_columns_of(batch([b"x"], txid=[-1]), "log a")
 
 
@@ -123,8 +123,8 @@ def test_rows_go_to_their_logs_in_order() -> None:
         ([("txid", "bigint")], True, "no column payload"),
         ([("payload", "int")], True, "binary or string, not int"),
         ([("payload", "binary"), ("key", "string")], True, 'column "key" cannot be written'),
-        ([("payload", "binary"), ("log", "string")], True, "drop one of them"),
-        ([("payload", "binary")], False, "which log"),
+        ([("payload", "binary"), ("log", "string")], True, "remove one of them"),
+        ([("payload", "binary")], False, "no log specified"),
     ],
 )
 def test_a_frame_that_cannot_be_written_is_refused_by_name(
