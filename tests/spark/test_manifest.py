@@ -93,11 +93,11 @@ def signed(**changes: object) -> bytes:
         (signed(end_sequence_id=9), CorruptData, "the manifest has records"),
         (signed(end="1.2.0"), CorruptData, "the manifest has records"),
         (signed(first="nowhere"), CorruptData, "not a DLSN"),
-        (signed(log=7), CorruptData, "log is int"),
+        (signed(log=7), CorruptData, "log must be str"),
         (signed(files=[]), CorruptData, "is inconsistent"),
         (signed(files=None), CorruptData, "is inconsistent"),
         (signed(files=[{**file(0, 7).to_json(), "name": "../x"}]), CorruptData, r"\.\./x"),
-        (signed(files=[file(0, 3).to_json(), file(4, 3).to_json()]), CorruptData, "a gap"),
+        (signed(files=[file(0, 3).to_json(), file(4, 3).to_json()]), CorruptData, "missing, repeated"),
     ],
 )  # fmt: skip
 def test_what_contradicts_itself_is_refused(

@@ -116,8 +116,8 @@ def test_what_does_not_belong_to_the_archive_adds_nothing(
     assert len(list(tmp_path.glob("*.parquet"))) == 2
 
     damage: list[tuple[Callable[[], object], type[Exception], str]] = [
-        (lambda: append_history(rest, uri, "b", tmp_path), ForeignData, 'log "a", not of "b"'),
-        (lambda: read_with_history(spark, uri, "b", tmp_path), ForeignData, 'log "a", not of "b"'),
+        (lambda: append_history(rest, uri, "b", tmp_path), ForeignData, 'log "a", not to "b"'),
+        (lambda: read_with_history(spark, uri, "b", tmp_path), ForeignData, 'log "a", not to "b"'),
         (lambda: read_with_history(spark, uri, "a", tmp_path / "x"), InvalidRequest, "no manifest"),
     ]
 

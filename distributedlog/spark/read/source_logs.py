@@ -150,7 +150,7 @@ class SourceLogs:
         for view in self.views.values():
             view.close()
 
-    # --- logs that were truncated, deleted, made again --------------------------------------------
+    # --- logs that were truncated, deleted, created again ------------------------------------------
 
     async def look_up(self, name: str, position: HeldPosition) -> LogLookup:
         """Return the state of a log of which a checkpoint has a position."""
