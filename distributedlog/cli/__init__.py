@@ -10,7 +10,7 @@ Start of the process:
 
 Shared by all commands:
 
-    framework/options.py              Common options (``--uri``, ``--json``, …), and help that begins with
+    framework/options.py              Common options (``--uri``, ``--json``, …), and help with
                                       examples.
     framework/errors.py               Each failure as one line on stderr and a documented exit code.
     framework/output.py               Tables, JSON and sizes with units.

@@ -94,7 +94,9 @@ def test_wrong_usage_is_one_line_and_2(
     assert said.err.count("\n") == 1
 
 
-def test_every_command_begins_its_help_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_shows_examples_before_its_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for path, _ in COMMANDS:
         assert run([*path, "--help"]) == 0
         said = capsys.readouterr().out

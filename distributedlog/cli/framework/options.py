@@ -229,7 +229,7 @@ def read_text(path: Path) -> str:
 
 
 class CliCommand(click.Command):
-    """A command whose help starts with examples."""
+    """A command whose help has examples after the description."""
 
     def __init__(self, *arguments: Any, examples: str = "", **rest: Any) -> None:
         super().__init__(*arguments, **rest)
@@ -243,9 +243,9 @@ class CliCommand(click.Command):
             check_value(parameter, ctx.params.get(parameter.name or ""), ctx)
         return remaining_args
 
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the usage line, then the examples."""
-        super().format_usage(ctx, formatter)
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the description, then the examples."""
+        super().format_help_text(ctx, formatter)
         write_examples(formatter, self.examples)
 
 
