@@ -140,8 +140,8 @@ def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
     Without changes, the command lists all options of a log with value, unit and origin: the log, its
     namespace, or the default. With --namespace, and after a change, it lists the stored settings only.
 
-    Settings of a log override those of its namespace. Both override the configuration of a program and the
-    defaults. Retention changes apply within a minute, and segment sizes from the next segment on.
+    Settings of a log override those of its namespace. Both override open_namespace(config=) of a program, but
+    not open_log(config=). Retention changes apply within a minute, segment sizes from the next segment on.
     docs/reference/options.md describes the options.
     """
     if not all_ and not words:

@@ -75,7 +75,7 @@ def command(
     no_payloads: bool,
     open_: bool,
 ) -> None:
-    """Show the cluster in a browser: health with reasons, logs, records, background work.
+    """Show the cluster in a browser: health with reasons, logs, records, repairs and drains.
 
     The console is read-only. The printed link contains a token. Everyone with the link can see everything
     that you can see, including records. With --users, the link has no token, and the page asks each user for

@@ -287,7 +287,7 @@ def _serve_proxy(settings: Settings, option_values: dict[str, Any], kind: str) -
     dlog serve gateway --uri distributedlog+proxy://h7:4183,h8:4184/ns
     dlog serve gateway --uri distributedlog://127.0.0.1:4181/ns --listen 127.0.0.1:0     use a free port
     dlog serve gateway --users --credentials file:/etc/dlog/ca --tls /etc/dlog/https \
-        --listen 0.0.0.0:8491 --allow-host logs.example.org
+--listen 0.0.0.0:8491 --allow-host logs.example.org
     """,
 )
 @CONFIG

@@ -253,7 +253,7 @@ def accept_loss(
     Readers then receive EntriesLost for these entries. With broken="skip", they continue after them. Repair
     no longer tries to copy the entries, and copies that appear later are never read. Inspect the ledger with
     `dlog ledger show` first. If a bookie has one of the entries, or may have it, the command fails with exit
-    code 2. --force does not change that.
+    code 2. Only --discard-copies changes that, not --force.
     """
     from ...cluster.repair import loss_declaration as giving_up
     from ...cluster.status.bookie_names import bookie_names

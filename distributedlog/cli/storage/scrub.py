@@ -30,7 +30,7 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
 
     BOOKIE is a name, an ID, or the first characters of an ID. Each bookie also does this automatically every
     two weeks. Corrupt entries are repaired from the copies on other bookies. Entries of open segments are
-    repaired when the segment is closed. A bookie that is down starts when it is up again.
+    repaired when the segment is closed. A bookie that is down starts the verification when it is up again.
     """
     import trio
 
