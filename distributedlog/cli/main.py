@@ -90,7 +90,7 @@ from .framework.standard_streams import open_standard_streams
         "context": (".connection.context", "Name clusters and select one."),
         "help": (
             ".help.help",
-            "Show the help of a command, or on uris, contexts, exit-codes, environment, settings, positions,"
+            "Show help on a command, or on uris, contexts, exit-codes, environment, settings, positions,"
             " durability, formats.",
         ),
         "completion": (".help.help", "Print the completion script of a shell.", "completion"),

@@ -216,7 +216,7 @@ def test_a_placement_policy_is_set_refused_and_forgotten(cluster: Cluster) -> No
     assert said["policy"] == {"level": "host", "at_least": 2, "enforced": True}
     assert len([one["name"] for one in said["domains"]]) == 3
 
-    assert b"2 racks for each write set, preferred" in cluster.ok("placement", "--default")
+    assert b"2 racks per write set, preferred" in cluster.ok("placement", "--default")
 
 
 def test_who_puts_a_metadata_node_out_is_told_what_it_is_and_asked(cluster: Cluster) -> None:

@@ -186,7 +186,7 @@ def test_another_ones_key_is_not_written_over(tmp_path: Path) -> None:
     issue_if_own(tmp_path / "pki", "metadata/m1", out)
     key = (out / "key.pem").read_bytes()
 
-    with pytest.raises(InvalidRequest, match=r"m1.tls is metadata/m1's, nothing was changed"):
+    with pytest.raises(InvalidRequest, match=r"m1.tls belongs to metadata/m1: nothing was changed"):
         issue_if_own(tmp_path / "pki", "user/x", out)
     assert (out / "key.pem").read_bytes() == key
 
@@ -195,7 +195,7 @@ def test_another_ones_key_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_two_of_one_name_want_two_directories(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="user/a and bookie/a would have one directory"):
+    with pytest.raises(InvalidRequest, match="user/a and bookie/a would use the same directory"):
         ensure(tmp_path / "authority", "test", ["bookie/a", "user/a"], tmp_path / "tls")
 
     assert not (tmp_path / "authority").exists()

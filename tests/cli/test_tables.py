@@ -169,9 +169,11 @@ def test_what_a_machine_lacks_fits_80_columns(
     words = " ".join(text.split())
     assert "3.11 or newer, with PGO" in words
     assert then.strip() in words
-    assert words.startswith("what wanted found warn python 3.11")
+    assert words.startswith("check required found warn python 3.11")
     rows = [line for line in text.splitlines() if line.startswith(("pass", "warn", "FAIL"))]
-    assert all(len(line.split("  ")) > 3 for line in rows), "what, wanted, found beside each other"
+    assert all(len(line.split("  ")) > 3 for line in rows), (
+        "check, required and found are in one row"
+    )
 
 
 def _commands(group: click.Group, path: list[str]) -> Iterator[tuple[list[str], click.Command]]:

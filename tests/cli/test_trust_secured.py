@@ -111,7 +111,7 @@ def test_what_a_token_cannot_be_is_said_in_one_line(it: Secured, tmp_path: Path)
         (2, "--right", ["user", "token", "etl", "--right", "operator", "--out", "x"]),
         (2, "there is no user nobody", ["user", "token", "nobody", "--out", str(tmp_path / "n")]),
         (2, "metadata nodes", ["--uri", it.through, "trust", "rotate"]),
-        (2, "metadata nodes", ["--uri", it.through, "trust", "show"]),
+        (2, "metadata node addresses", ["--uri", it.through, "trust", "show"]),
     ]:
         said = it.dlog(*arguments, code=code).stderr.decode()
         assert len(said.strip().splitlines()) == 1, said

@@ -96,7 +96,7 @@ def test_of_two_that_append_at_once_one_fails_and_what_it_left_goes(store: Archi
     mine, theirs = put(store, 0), put(store, 0)
 
     made = append(store, 0, theirs)
-    with pytest.raises(VersionConflict, match=r"at generation 1 of archive a+, not 0"):
+    with pytest.raises(VersionConflict, match=r"generation 1 of archive a+, expected 0"):
         append(store, 0, mine)
 
     assert folder.read_manifest(store) == made
@@ -113,7 +113,7 @@ def test_of_two_that_begin_with_the_same_state_one_creates_the_next(store: Archi
         assert current is not None
         return current.grown([mine])
 
-    with pytest.raises(VersionConflict, match="at generation 2"):
+    with pytest.raises(VersionConflict, match="has generation 2"):
         folder.publish(store, START.id, 1, make)
 
     assert [one.name for one in folder.read_manifest(store).files][1:] == [theirs.name]
@@ -160,7 +160,7 @@ def test_an_append_that_slept_for_many_generations_counts_for_nothing(store: Arc
         assert current is not None
         return current.grown([late])
 
-    with pytest.raises(VersionConflict, match=f"at generation {folder.MANIFESTS_KEPT + 3}"):
+    with pytest.raises(VersionConflict, match=f"has generation {folder.MANIFESTS_KEPT + 3}"):
         folder.publish(store, START.id, 1, make)
 
     manifests = [name for name in store.list_sizes() if name.startswith("_manifest")]
@@ -220,7 +220,7 @@ def test_a_new_archive_wants_a_place_that_is_empty_but_for_a_killed_attempt(
     folder.prepare_new(store)
 
     raw(store, "notes.txt", b"")
-    with pytest.raises(ForeignData, match=r"holds notes\.txt"):
+    with pytest.raises(ForeignData, match=r"contains notes\.txt"):
         folder.prepare_new(store)
     store.delete(["notes.txt"])
     append(store, 0, put(store, 0))

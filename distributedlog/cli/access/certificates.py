@@ -226,10 +226,7 @@ def ensure(
         hosts: As for `issue`, by principal.
 
     Returns:
-        One line per change.
-
-    Raises:
-        InvalidRequest: An argument or a directory is invalid.
+        One line per change. Raises `InvalidRequest` if an argument or a directory is invalid.
     """
     report_lines = []
     directories = [out / principal.partition("/")[2] for principal in principals]

@@ -117,20 +117,9 @@ async def write_stream(
     """Append all records of ``file``, and print the summary, also after a failure.
 
     The writer is opened only when a first valid record is available, because opening creates a segment.
-
-    Args:
-        settings: The common options.
-        name: The log.
-        file: The input, read by descriptor.
-        format_name: One of `FORMATS`.
-        txid: How to set omitted transaction IDs: "time", "count", or None for the policy of the log.
-        create: Whether to create the log if it does not exist.
-        takeover: Whether to fence another writer instead of waiting for it.
-
-    Raises:
-        LogNotFound: The log does not exist, and ``create`` is False.
-        OutcomeUnknown: No acknowledgement arrived within the timeout.
-        DistributedLogError: A record was rejected, or a write failed.
+    ``txid``
+    sets omitted transaction IDs: "time", "count", or None for the policy of the log. Raises `LogNotFound`
+    without ``create``, `OutcomeUnknown` after the timeout, and the errors of the writer.
     """
     stored = StoredSummary()
     source = _RecordSource(settings, file, format_name)

@@ -48,7 +48,7 @@ tls = "/etc/dlog/tls"         # from "dlog pki issue"; or insecure = true, which
 # label = ["zone=z1"]         # further placement labels; host is this
                               # machine unless it is given
 """,
-    "metadata": """# Settings of a metadata node: dlog serve metadata --config FILE
+    "metadata": """# A metadata node's settings: dlog serve metadata --config FILE
 
 [metadata]
 name = "m1"

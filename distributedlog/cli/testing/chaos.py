@@ -93,11 +93,10 @@ def run(
     by_hand: bool,
     node_module: str,
 ) -> None:
-    """Run a scenario on a new cluster, and check the results.
+    """Run a scenario (a TOML file, or the name of a packaged one) on a new cluster, and check the results.
 
-    FILE is a TOML file or the name of a packaged scenario. The exit code is 0 for the result OK, and 6 for
-    FAIL or VOID. It is 5 if the machine lacks a requirement of the scenario (root, a loop device, Docker),
-    and 1 if the run itself failed.
+    The exit code is 0 for the result OK, 6 for FAIL or VOID, and 1 if the run itself failed. It is 5 if the
+    machine lacks a requirement of the scenario (root, a loop device, Docker).
     """
     import trio
 

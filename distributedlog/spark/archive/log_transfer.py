@@ -53,7 +53,7 @@ def export_log(
     end: str = "latest",
     request_timeout_s: float = 10.0,
 ) -> Manifest:
-    """Export the records of a log to an archive in a directory.
+    """Export the records of a log to an archive in a directory, and return its manifest.
 
     Args:
         spark: The session.
@@ -64,12 +64,8 @@ def export_log(
         end: End position, exclusive, in the same form.
         request_timeout_s: Timeout of one request, in seconds.
 
-    Returns:
-        The manifest of the archive.
-
     Raises:
-        LogNotFound, LogTruncated, InvalidRequest: The log or the start does not exist, or an argument is
-            invalid.
+        LogNotFound, LogTruncated, InvalidRequest: The log, the start or an argument is invalid.
         ForeignData: The directory contains other objects.
     """
     from .archive_source import FORMAT_NAME, ArchiveSource, WritePlan

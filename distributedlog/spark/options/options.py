@@ -327,7 +327,7 @@ def _parse(cls: type[Any], option_values: Mapping[str, str]) -> dict[str, Any]:
             values[option_field.name] = option_field.metadata["read"](value)
         except InvalidValue as bad:
             shown_value = f"{value[:80]!r}" if bad.may_show_value else "that"
-            problem = f"{shown_value} is not {bad}" if value.strip() else f"empty; legal is {bad}"
+            problem = f"{shown_value} is not {bad}" if value.strip() else f"empty; expected {bad}"
             raise InvalidRequest(f'option "{option_field.metadata["name"]}": {problem}') from None
     path = next((str(option_values[key]) for key in option_values if key.lower() == "path"), "")
     if path and values.get("uri", path) != path:

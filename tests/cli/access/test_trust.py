@@ -39,7 +39,7 @@ def test_users_and_grants_are_given_shown_checked_and_taken_away(cluster: Cluste
 
 
 def test_what_namespaces_take_is_shown_and_bounded(cluster: Cluster) -> None:
-    assert b"nothing is counted" in cluster.ok("trust", "quota")
+    assert b"no usage" in cluster.ok("trust", "quota")
     cluster.fails(2, "trust", "quota", "--keys", "7")
     cluster.fails(2, "trust", "quota", "shop", "--keys", "7", "--default")
     cluster.ok("trust", "require", "report", "--admin", "me")
@@ -57,5 +57,5 @@ def test_what_namespaces_take_is_shown_and_bounded(cluster: Cluster) -> None:
     assert b"dlog trust quota" not in cluster.ok("trust", "show")
     assert "Use --force" in cluster.fails(5, "trust", "quota", "default", "--keys", "1")
     cluster.ok("trust", "quota", "default", "--keys", "1", "--force")
-    assert b"namespace default has" in cluster.ok("trust", "show")
+    assert b"namespace default uses" in cluster.ok("trust", "show")
     assert b"namespace" in cluster.ok("trust", "quota")

@@ -34,7 +34,7 @@ def test_without_spark_or_java_it_says_what_to_install(
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert run(arguments) == 1
-    assert capsys.readouterr().err.startswith("dlog: error: there is no Java, this runs on Spark")
+    assert capsys.readouterr().err.startswith("dlog: error: Java not found")
 
 
 def test_what_is_no_archive_is_said_before_spark_starts(

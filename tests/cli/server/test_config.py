@@ -95,13 +95,13 @@ def test_a_written_file_without_its_hashes_is_one_still_and_fits_80_columns(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[stroe]\n", "there is no table [stroe]"),
-        ("[bookie]\nlost_after = 3\n", "[bookie] has no lost_after"),
+        ("[stroe]\n", "unknown table [stroe]"),
+        ("[bookie]\nlost_after = 3\n", "[bookie] has no key lost_after"),
         ("[bookie]\nlost_after_s = -1\n", "lost_after_s"),
         ("[bookie]\nrepair_bytes_per_s = '1 parsec'\n", "repair_bytes_per_s"),
         ("[bookie]\n[store]\nrack = 'a'\n", "rack"),
         ("[bookie]\nmetadata = 'h1'\n", "HOST:PORT"),
-        ("[metadata]\nlost_after_s = 3\n", "[metadata] has no lost_after_s"),
+        ("[metadata]\nlost_after_s = 3\n", "[metadata] has no key lost_after_s"),
         ("x = 1\n", "outside of a table"),
     ],
 )
@@ -119,13 +119,13 @@ def test_a_wrong_file_says_where_and_what(
 @pytest.mark.parametrize(
     ("part", "text", "said"),
     [
-        ("write-proxy", "data = 'd'", r"\[write-proxy\] has no data"),
-        ("write-proxy", "label = 'a=b'", r"\[write-proxy\] has no label"),
+        ("write-proxy", "data = 'd'", r"\[write-proxy\] has no key data"),
+        ("write-proxy", "label = 'a=b'", r"\[write-proxy\] has no key label"),
         ("read-proxy", "logs_max = 0", "logs_max"),
         ("read-proxy", "lock_lease_s = 'soon'", "lock_lease_s"),
-        ("gateway", "metadata = 'h1:1'", r"\[gateway\] has no metadata"),
+        ("gateway", "metadata = 'h1:1'", r"\[gateway\] has no key metadata"),
         ("gateway", "body_s = 'soon'", "body_s"),
-        ("metadata", "rack = 'a'", r"\[metadata\] has no rack"),
+        ("metadata", "rack = 'a'", r"\[metadata\] has no key rack"),
         (
             "bookie",
             "[store]\nwait_ms_max = 9",
