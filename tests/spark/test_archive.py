@@ -380,11 +380,11 @@ def test_records_in_another_place_or_changed_have_another_digest() -> None:
 @pytest.mark.parametrize(
     ("ids", "log", "said"),
     [
-        ([range(100, 104), range(105, 109)], "orders", "record 105 where record 104"),
-        ([range(100, 104), range(103, 109)], "orders", "record 103 where record 104"),
-        ([range(109, 99, -1)], "orders", "record 108 where record 110"),
-        ([range(100, 110, 2)], "orders", "record 102 where record 101"),
-        ([range(100, 104)], "others", "another log"),
+        ([range(100, 104), range(105, 109)], "orders", "record 105 instead of record 104"),
+        ([range(100, 104), range(103, 109)], "orders", "record 103 instead of record 104"),
+        ([range(109, 99, -1)], "orders", "record 108 instead of record 110"),
+        ([range(100, 110, 2)], "orders", "record 102 instead of record 101"),
+        ([range(100, 104)], "others", "a log other than"),
     ],
     ids=["gap", "twice", "backwards", "filtered", "other log"],
 )

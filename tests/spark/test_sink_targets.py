@@ -273,7 +273,10 @@ def test_a_micro_batch_that_is_repeated_with_other_rows_is_told(
     assert told(again(same)) == told(again_written(same)) == []
     for message in (again(other), again_written(other)):
         (said,) = told(message)
-        assert 'log "told": micro-batch 6 of query q-1 is in with 3 records of digest 0' in said
+        assert (
+            'log "told": micro-batch 6 of query q-1 is already linked with 3 records of digest 0'
+            in said
+        )
         assert "repeated with 3 records of digest 0000000000000006" in said
     (said,) = told(TaskMessage(0, who))
     assert "repeated with 0 records" in said

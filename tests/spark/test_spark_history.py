@@ -81,7 +81,7 @@ def test_an_archive_grows_by_what_it_has_not_and_with_the_log_gives_all(
     truncate(uri, DLSN(2, 1, 1))
     with pytest.raises(LogTruncated, match=r"begins at 2\.1\.1, .* ends at 2\.0\.100: 1 records"):
         both(spark, uri, archive)
-    with pytest.raises(InvalidRequest, match=r"begins with record 401 .* expected is record 400"):
+    with pytest.raises(InvalidRequest, match=r"begins with record 401 .* expected record 400"):
         append(records(spark, uri), uri, archive)
     assert history_manifest(archive) == second
 
