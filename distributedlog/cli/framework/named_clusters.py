@@ -43,7 +43,7 @@ def contexts_file() -> Path:
     if home := os.environ.get("XDG_CONFIG_HOME"):
         return Path(home) / "dlog" / "contexts.toml"
     try:
-        return Path.home() / ".server.config" / "dlog" / "contexts.toml"
+        return Path.home() / ".config" / "dlog" / "contexts.toml"
     except RuntimeError:
         raise InvalidRequest(
             "contexts are stored in the home directory, which is unknown: set HOME or XDG_CONFIG_HOME, or"

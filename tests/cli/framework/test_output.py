@@ -82,6 +82,16 @@ def test_any_name_that_is_taken_is_read_back(
     assert list(named_clusters.load_contexts()["contexts"]) == names
 
 
+def test_contexts_are_stored_in_the_users_configuration_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the XDG specification has it, and as the documents say."""
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert named_clusters.contexts_file() == tmp_path / ".config" / "dlog" / "contexts.toml"
+
+
 @pytest.mark.parametrize(
     "text", ["[contexts.a]\nuri = 'x'\n", "contexts = {a = 5}\n", "credentials = {a = [1]}\n"]
 )
