@@ -241,7 +241,10 @@ async def test_a_log_that_is_lost_is_named_and_why(caplog: pytest.LogCaptureFixt
             with pytest.raises(OwnershipAcquireFailed):
                 await producer.open(2, "orders")
 
-    assert any('log "orders" is lost: WriterFenced' in one for one in caplog.messages)
+    assert any(
+        'log "orders" is lost, because its writer failed with WriterFenced' in one
+        for one in caplog.messages
+    )
 
 
 async def test_who_goes_while_his_frames_wait_leaves_nothing_behind() -> None:

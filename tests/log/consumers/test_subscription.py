@@ -102,7 +102,7 @@ async def test_a_commit_that_says_nothing_new_tells_who_was_taken_over(
         await first.commit(now=True)
         await first.commit(now=True)  # nothing new, and still its own
         async with b.open_log("orders").subscribe("a", takeover=True):
-            with pytest.raises(SubscriptionLost, match="number 1"):
+            with pytest.raises(SubscriptionLost, match="generation 1"):
                 await first.commit(now=True)
             with pytest.raises(SubscriptionLost):  # noqa: PT012
                 while True:
@@ -186,7 +186,7 @@ async def test_a_subscription_has_one_holder(world: World, autojump_clock: MockC
         await first.commit()  # noted, and not written yet
         async with other.subscribe("a", takeover=True) as second:
             stands = await other.positions.get("a")
-            with pytest.raises(SubscriptionLost, match="number 1"):
+            with pytest.raises(SubscriptionLost, match="generation 1"):
                 await first.commit(now=True)
             with pytest.raises(SubscriptionLost):
                 await first.commit()
