@@ -393,9 +393,9 @@ class LogWriter(_Closable):
         return await (await self.submit_bulk(records))
 
     @property
-    def txid_rule(self) -> str:
+    def txid_policy(self) -> str:
         """The stored name of the policy: ``auto``, ``given`` (strict), ``count``, ``ms``, ``bytes``."""
-        return self._buffer.writer.txid_rule
+        return self._buffer.writer.txid_policy
 
     @property
     def position(self) -> Position:
@@ -1007,12 +1007,12 @@ class WorkClaim:
         """
         await run(self._background, self._claim.done)
 
-    async def give_back(self, delay_s: float = 0.0) -> None:
+    async def release(self, delay_s: float = 0.0) -> None:
         """Return the item without handling it, so that another worker can claim it.
 
         Raises: ClaimLost, LogNotFound, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        await run(self._background, self._claim.give_back, delay_s)
+        await run(self._background, self._claim.release, delay_s)
 
     async def extend(self) -> None:
         """Restart the time limit ``claim_s`` of this claim. `ClaimLost` is raised if it has expired.
@@ -1335,13 +1335,13 @@ class Log:
         """
         return await run(self._background, self._log.find, txid=txid, since=since, wall_ms=wall_ms)
 
-    async def compact(self) -> int:
-        """Merge adjacent small closed segments into common ledgers. See `distributedlog.Log.compact`.
+    async def merge_segments(self) -> int:
+        """Merge adjacent small closed segments into common ledgers.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, NotEnoughBookies, WriteFailed, CorruptData,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        return await run(self._background, self._log.compact)
+        return await run(self._background, self._log.merge_segments)
 
     def subscribe(
         self,
@@ -1571,12 +1571,12 @@ class Namespace:
         """
         return await run(self._background, self._namespace.log_page, prefix, after, limit)
 
-    def watch_logs(self, prefix: str = "", *, keep: bool = True) -> Opening[LogWatch]:
+    def watch_logs(self, prefix: str = "", *, keep_names: bool = True) -> Opening[LogWatch]:
         """Watch for created, renamed and deleted logs. See `distributedlog.Namespace.watch_logs`.
 
         Raises: QuorumUnreachable, AlreadyClosed.
         """
-        opening = self._namespace.watch_logs(prefix, keep=keep)
+        opening = self._namespace.watch_logs(prefix, keep_names=keep_names)
         return Opening(lambda: opened(self._background, LogWatch, opening.open))
 
     def open_reader(

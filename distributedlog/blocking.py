@@ -467,9 +467,9 @@ class LogWriter(_Closable):
         return PendingBulk(self._background.run(self._buffer.submit_set, records))
 
     @property
-    def txid_rule(self) -> str:
+    def txid_policy(self) -> str:
         """The stored name of the policy: ``auto``, ``given`` (strict), ``count``, ``ms``, ``bytes``."""
-        return self._buffer.writer.txid_rule
+        return self._buffer.writer.txid_policy
 
     @property
     def position(self) -> Position:
@@ -1120,12 +1120,12 @@ class WorkClaim:
         """
         self._background.run(self._claim.done)
 
-    def give_back(self, delay_s: float = 0.0) -> None:
+    def release(self, delay_s: float = 0.0) -> None:
         """Return the item without handling it, so that another worker can claim it.
 
         Raises: ClaimLost, LogNotFound, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        self._background.run(self._claim.give_back, delay_s)
+        self._background.run(self._claim.release, delay_s)
 
     def extend(self) -> None:
         """Restart the time limit ``claim_s`` of this claim. `ClaimLost` is raised if it has expired.
@@ -1448,13 +1448,13 @@ class Log:
         """
         return self._background.run(self._log.find, txid=txid, since=since, wall_ms=wall_ms)
 
-    def compact(self) -> int:
-        """Merge adjacent small closed segments into common ledgers. See `distributedlog.Log.compact`.
+    def merge_segments(self) -> int:
+        """Merge adjacent small closed segments into common ledgers.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, NotEnoughBookies, WriteFailed, CorruptData,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        return self._background.run(self._log.compact)
+        return self._background.run(self._log.merge_segments)
 
     def subscribe(
         self,
@@ -1677,12 +1677,12 @@ class Namespace:
         """
         return self._background.run(self._namespace.log_page, prefix, after, limit)
 
-    def watch_logs(self, prefix: str = "", *, keep: bool = True) -> LogWatch:
+    def watch_logs(self, prefix: str = "", *, keep_names: bool = True) -> LogWatch:
         """Watch for created, renamed and deleted logs. See `distributedlog.Namespace.watch_logs`.
 
         Raises: QuorumUnreachable, AlreadyClosed.
         """
-        opening = self._namespace.watch_logs(prefix, keep=keep)
+        opening = self._namespace.watch_logs(prefix, keep_names=keep_names)
         return opened(self._background, LogWatch, opening.open)
 
     def open_reader(

@@ -136,7 +136,7 @@ async def _wait_settled(send_queues: WeakSet[Any], timeout_s: float) -> None:
 
     ``send_queues`` has the `SendQueue` of each writer (`LogContext.unsettled_queues`).
     """
-    open_queues = [send_queue for send_queue in send_queues if send_queue.over is None]
+    open_queues = [send_queue for send_queue in send_queues if send_queue.end_error is None]
 
     async def wait(send_queue: Any) -> None:
         with suppress(DistributedLogError):

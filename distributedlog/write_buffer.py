@@ -346,7 +346,7 @@ class WriteBuffer:
         "_submitted",
         "_submitting",
         "_submitting_bytes",
-        "_txid_rule",
+        "_txid_policy",
         "_wake_event",
         "name",
         "waited_writes",
@@ -359,11 +359,11 @@ class WriteBuffer:
         self.waited_writes = WaitedWriteCounter()
         self._background = background
         self._send_queue = writer.send_queue
-        self._txid_rule = writer.txid_rule
+        self._txid_policy = writer.txid_policy
         self._checks_txids = writer.checks_txids
         self._min_txid = max(0, writer.last_txid) if self._checks_txids else 0
         """The lowest given txid that is accepted."""
-        self._max_txid_unchecked = TXID_MAX if self._txid_rule != BYTES else -1
+        self._max_txid_unchecked = TXID_MAX if self._txid_policy != BYTES else -1
         """The greatest given txid that needs no further check. -1 means that all need one."""
         self._mutex = Mutex()
         self._in_step = False
@@ -402,7 +402,7 @@ class WriteBuffer:
         The payload in the result is None if there is no capacity for it.
         """
         checked_txid, checked_payload = validate_record(
-            txid, payload, self._min_txid, self.name, self._txid_rule
+            txid, payload, self._min_txid, self.name, self._txid_policy
         )
         if len(checked_payload) + RECORD_COLUMN_BYTES > self._chunk.free_bytes:
             return checked_txid, None
@@ -463,7 +463,7 @@ class WriteBuffer:
                 or len(payload) > RECORD_BYTES_MAX
             ):
                 txid, payload = self._validate(txid, payload)
-            if self._closed or self._send_queue.over is not None:
+            if self._closed or self._send_queue.end_error is not None:
                 self._raise_if_ended()
             chunk = self._chunk
             if (
@@ -489,7 +489,7 @@ class WriteBuffer:
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
     ) -> tuple[BufferedBulk, ValidatedBatch]:
         """Check many records, to append them with `append_many`. Raises the error that ended the writer."""
-        if self._closed or self._send_queue.over is not None:
+        if self._closed or self._send_queue.end_error is not None:
             self._raise_if_ended()
         bulk = BufferedBulk(self, len(payloads) if txids is None else len(txids))
         with self._mutex:
@@ -497,7 +497,7 @@ class WriteBuffer:
                 self._check_reentry()
             min_txid = self._min_txid
         validated = validate_columns(
-            txids, payloads, min_txid, self._checks_txids, self.name, self._txid_rule
+            txids, payloads, min_txid, self._checks_txids, self.name, self._txid_policy
         )
         if not validated.record_count and validated.refusal is not None:
             bulk.add_refused(0, validated.refusal)
@@ -518,7 +518,7 @@ class WriteBuffer:
             if self._in_step:
                 self._check_reentry()
             self._in_step = True
-            if self._closed or self._send_queue.over is not None:
+            if self._closed or self._send_queue.end_error is not None:
                 try:
                     self._raise_if_ended()
                 except DistributedLogError as error:
@@ -798,7 +798,7 @@ class WriteBuffer:
         if chunk.bulk is None:
             self._failed_records += len(chunk.records) >> 1
             if chunk.error is None:
-                end_error = self.writer.over
+                end_error = self.writer.end_error
                 chunk.error = (
                     AlreadyClosed(f'log "{self.name}": closed')
                     if end_error is None
@@ -818,7 +818,7 @@ class WriteBuffer:
         """
         send_queue = self._send_queue
         try:
-            while self.writer.over is None and not self._closed:
+            while self.writer.end_error is None and not self._closed:
                 wait_s, needed_bytes = await self._run_step(try_reserve)
                 if wait_s <= 0:
                     return
@@ -881,7 +881,7 @@ class WriteBuffer:
         checked.
         """
         send_queue, chunk = self._send_queue, self._chunk
-        if send_queue.over is not None:
+        if send_queue.end_error is not None:
             return  # the writer has ended, so grant nothing
         used_bytes = self._submitting_bytes + chunk.bytes
         limit_bytes = used_bytes + size_bytes
@@ -990,7 +990,7 @@ class WriteBuffer:
         self._wake_event.set()
 
     def _raise_if_ended(self) -> None:
-        end_error = self.writer.over
+        end_error = self.writer.end_error
         if end_error is not None:
             raise end_error.again()
         self._background.check_running()

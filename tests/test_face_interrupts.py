@@ -325,11 +325,11 @@ def stuck(namespace: Any) -> tuple[Any, trio.Event]:
     writer = namespace.open_log("l").open_writer()
     answers = trio.Event()
     claim = writer._buffer.writer._log_lock
-    give_back = claim.release
+    release = claim.release
 
     async def late() -> None:
         await answers.wait()
-        await give_back()
+        await release()
 
     claim.release = late
     return writer, answers
@@ -381,11 +381,11 @@ def test_a_cancelled_block_gives_up_and_a_second_cancel_does_not_stop_that() -> 
             writer = await log.open_writer()
             answers = trio.Event()
             claim = writer._buffer.writer._log_lock
-            give_back = claim.release
+            release = claim.release
 
             async def late() -> None:
                 await answers.wait()
-                await give_back()
+                await release()
 
             claim.release = late  # type: ignore[method-assign]
 
@@ -907,7 +907,7 @@ def test_a_claim_interrupted_at_any_point_is_had_by_the_next_who_asks() -> None:
                 if claim is None:
                     claim = queue.claim(wait_s=FREE_S)
                 assert claim is not None, "a stretch is nobody's"
-                claim.give_back()
+                claim.release()
 
             assert points_of(lambda: queue.claim(wait_s=FREE_S), had) > 10
 
@@ -915,11 +915,11 @@ def test_a_claim_interrupted_at_any_point_is_had_by_the_next_who_asks() -> None:
 
             def back(_: None) -> None:
                 with suppress(ClaimLost):  # or it was given back before
-                    claims.pop().give_back()
+                    claims.pop().release()
                 claims.append(queue.claim(wait_s=FREE_S))
                 assert claims[0] is not None, "a stretch is nobody's"
 
-            assert points_of(lambda: claims[0].give_back(), back) > 10
+            assert points_of(lambda: claims[0].release(), back) > 10
             claims[0].done()
             assert queue.state().items == ()
 

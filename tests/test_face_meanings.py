@@ -314,7 +314,7 @@ def test_where_readers_begin_and_end_and_how_they_wait(face: Face) -> None:
                     with pytest.raises(ReaderIdle):
                         await done(reader.read_next())
                     assert (await done(reader.idle())).idle_s >= 0.05
-                    assert reader.skipped.stretches == 0
+                    assert reader.skipped.ranges == 0
                 await done(log.positions.advance("a", half_way))
                 assert await done(log.positions.proven("a")) == half_way
                 assert await done(log.count(half_way.dlsn)) == 6
@@ -436,7 +436,10 @@ def test_a_producer_goes_on_where_it_was_and_repeats_nothing(face: Face) -> None
             await done(namespace.create_log(name, txids="strict"))
             log = namespace.open_log(name)
             async with opened(log.open_writer(producer="p")) as writer:
-                assert (writer.producer.next_sequence, writer.producer.known) == (0, False)
+                assert (writer.producer.next_sequence, writer.producer.has_stored_records) == (
+                    0,
+                    False,
+                )
                 await face.submit(writer, rec(1, b"a"))
                 places = await done(writer.write_frame(1, [rec(1, b"b"), rec(2, b"c")]))
                 assert await done(writer.write_frame(1, [rec(1, b"b"), rec(2, b"c")])) == places
@@ -444,7 +447,10 @@ def test_a_producer_goes_on_where_it_was_and_repeats_nothing(face: Face) -> None
                     await face.write(writer, rec(1))
                 await face.write(writer, rec(2, b"d"))
             async with opened(log.open_writer(producer="p")) as writer:
-                assert (writer.producer.next_sequence, writer.producer.known) == (4, True)
+                assert (writer.producer.next_sequence, writer.producer.has_stored_records) == (
+                    4,
+                    True,
+                )
                 assert await done(writer.write_frame(1, [rec(1, b"b"), rec(2, b"c")])) == places
                 with pytest.raises(InvalidRequest):
                     await done(writer.write_frame(5, [rec(3)]))
@@ -575,7 +581,7 @@ def test_a_log_gives_txids_and_is_read_and_cut_by_time(face: Face) -> None:
             await done(namespace.create_log(name, txids="count"))
             log = namespace.open_log(name)
             async with opened(log.open_writer()) as writer:
-                assert writer.txid_rule == "count"
+                assert writer.txid_policy == "count"
                 assert await face.write(writer, b"0") < await face.write(writer, bytearray(b"1"))
                 await done(writer.write_bulk([b"2", LogRecord(payload=b"3")]))
                 assert writer.last_txid == 3
@@ -591,7 +597,7 @@ def test_a_log_gives_txids_and_is_read_and_cut_by_time(face: Face) -> None:
                 assert await collect(reader) == []
             auto = namespace.open_log(f"{name}-auto")
             async with opened(auto.open_writer()) as writer:
-                assert writer.txid_rule == "auto"
+                assert writer.txid_policy == "auto"
                 with pytest.raises(InvalidRequest):
                     await face.write(writer, rec(-1))
                 await face.write(writer, b"filled in")
@@ -803,8 +809,8 @@ def test_workers_share_a_log_by_a_queue(face: Face) -> None:
                     await done(claim.done())
                 for call in (queue.retry, queue.drop):
                     again = await done(queue.claim(bytes_max=1))
-                    await done(again.give_back())
-                    (parked,) = (await done(queue.state())).parked
+                    await done(again.release())
+                    (parked,) = (await done(queue.state())).dead_lettered
                     assert parked.number == again.number
                     await done(call(parked.number))
                 assert (await done(log.work_queues()))["q"].floor == DLSN(1, 2, 0)
@@ -826,17 +832,17 @@ def test_small_segments_are_put_together(face: Face) -> None:
         async with opened(face.namespace()) as namespace:
             log = namespace.open_log(name)
             with pytest.raises(LogNotFound, match=name):
-                await done(log.compact())
+                await done(log.merge_segments())
             for n in range(3):
                 async with opened(log.open_writer()) as writer:
                     await face.write(writer, rec(n, b"%d" % n))
             async with opened(log.open_reader(to="end")) as reader:
                 before = await collect(reader)
-            assert await done(log.compact()) == 3
+            assert await done(log.merge_segments()) == 3
             assert len({one.ledger_id for one in await done(log.segments())}) == 1
             async with opened(log.open_reader(to="end")) as reader:
                 assert await collect(reader) == before
             assert [record.txid for record in before] == [0, 1, 2]
-            assert await done(log.compact()) == 0
+            assert await done(log.merge_segments()) == 0
 
     face.play(scenario, f"compacted-{face.name}")

@@ -78,7 +78,7 @@ class Program:
         if self._writer is not None:
             await done(self._writer.abort())
         self._writer = writer
-        return (writer.last_txid, writer.txid_rule)
+        return (writer.last_txid, writer.txid_policy)
 
     async def _with_writer(self, call: Callable[[Any], Awaitable[Any]]) -> Any:
         return None if self._writer is None else await call(self._writer)

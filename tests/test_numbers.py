@@ -231,7 +231,7 @@ def test_the_walk_finds_the_waits() -> None:
     assert {
         ("LogReader", "read_next", "wait_s"),
         ("Log", "open_writer", "wait_s"),
-        ("WorkClaim", "give_back", "delay_s"),
+        ("WorkClaim", "release", "delay_s"),
         ("Log", "work_queue", "claim_s"),
         ("Namespace", "log_page", "limit"),
     } <= set(NUMBERS)

@@ -76,7 +76,7 @@ API_CLASSES = (
     ),
     ApiClass(Log, "_log"),
     ApiClass(Positions, "_positions"),
-    ApiClass(LogWriter, "_buffer", frozenset({"error", "over", "segment", "run"})),
+    ApiClass(LogWriter, "_buffer", frozenset({"error", "end_error", "segment", "run"})),
     ApiClass(LogReader, "_reader", frozenset({"read_columns_many", "ended"})),
     ApiClass(SegmentWriter, "_writer"),
     ApiClass(

@@ -232,7 +232,7 @@ class Gateway:
                 "number": opened.number,
                 "name": opened.name,
                 "next_sequence": opened.next_sequence,
-                "known": opened.known,
+                "known": opened.has_stored_records,
             },
         )
 

@@ -384,7 +384,7 @@ class AppendHandler:
         open_writer.user_count += 1
         try:
             async with open_writer.open_lock:
-                if open_writer.writer is not None and open_writer.writer.over is not None:
+                if open_writer.writer is not None and open_writer.writer.end_error is not None:
                     open_writer.writer = None
                 if open_writer.writer is None:
                     open_writer.writer = await self._namespace.open_log(log).open_writer()

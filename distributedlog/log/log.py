@@ -504,7 +504,7 @@ class Log:
         since_ms = None if since is None else to_epoch_ms(since, "since")
         return await self._search(await self._open_state_watch(), txid, since_ms)
 
-    async def compact(self) -> int:
+    async def merge_segments(self) -> int:
         """Merge adjacent small closed segments into common ledgers.
 
         Nothing changes for readers: positions, sequence IDs, txids and bytes stay the same. Entries are

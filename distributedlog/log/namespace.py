@@ -255,7 +255,7 @@ class Namespace:
             start = page.items[-1].key + b"\x00"  # all keys of this page are corrupt
         return LogPage((), (), None)
 
-    def watch_logs(self, prefix: str = "", *, keep: bool = True) -> Opening[LogWatch]:
+    def watch_logs(self, prefix: str = "", *, keep_names: bool = True) -> Opening[LogWatch]:
         """Watch for created, renamed and deleted logs.
 
         Use the result with ``async with``, or ``await`` it and close it later. The watch first has the
@@ -270,7 +270,7 @@ class Namespace:
         Raises: QuorumUnreachable, AlreadyClosed.
         """
         self._check_open()
-        return Opening(lambda: self._open_watch(prefix, keep))
+        return Opening(lambda: self._open_watch(prefix, keep_names))
 
     def open_reader(
         self,
@@ -434,13 +434,13 @@ class Namespace:
             raise LogNotFound(f'log "{name}" does not exist in namespace {self.path}', name)
         return decode_log_id(stored.value)
 
-    async def _open_watch(self, prefix: str, keep: bool) -> LogWatch:
-        watch = await watch_logs(self.metadata, self.path, prefix, keep_names=keep)
+    async def _open_watch(self, prefix: str, keep_names: bool) -> LogWatch:
+        watch = await watch_logs(self.metadata, self.path, prefix, keep_names=keep_names)
         self.start(watch.run)
         return watch
 
     async def _open_full_watch(self, prefix: str) -> LogWatch:
-        return await self._open_watch(prefix, keep=True)
+        return await self._open_watch(prefix, keep_names=True)
 
     async def create_or_find(self, name: str) -> int:
         """Return the ID of the log of this name, which is created if it does not exist."""

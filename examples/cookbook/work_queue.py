@@ -71,7 +71,7 @@ def run(uri: str) -> None:
                         squares[job] = square
         assert squares == {job: job**2 for job in range(JOBS)}
         queue = namespace.open_log(f"{name}/jobs").work_queues()["squares"]
-        assert not queue.parked
+        assert not queue.dead_lettered
         print(f"{len(squares)} jobs are done, although one of {WORKERS} workers was killed")
 
 

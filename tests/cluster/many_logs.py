@@ -115,7 +115,7 @@ async def play(logs: int, pages: int) -> None:
             )
             say("a page")
             for keep in (True, False):
-                async with namespace.watch_logs(keep=keep) as watch:
+                async with namespace.watch_logs(keep_names=keep) as watch:
                     say(f"a watch, keep={keep}")
                     await namespace.create_log("tenant-42/new")
                     await namespace.rename_log("tenant-42/new", "tenant-43/new")

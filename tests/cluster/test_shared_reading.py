@@ -128,6 +128,6 @@ def test_eight_workers_that_are_paused_and_killed_handle_every_record(
     every = [txid for one in workers for txid in one.handled()]
     assert set(every) == set(range(count))
     state = log.work_queues()["q"]
-    assert (state.items, state.retry_queue) == ((), ())
+    assert (state.items, state.set_aside_items) == ((), ())
     assert state.floor > last
     assert max(every.count(txid) for txid in set(every)) <= TRIES_MAX

@@ -442,7 +442,7 @@ class Play:
         return how
 
     async def _compact(self, process: int) -> str:
-        moved = await self.processes[process].ask(lambda ns: self._log(ns).compact())
+        moved = await self.processes[process].ask(lambda ns: self._log(ns).merge_segments())
         return "moved" if moved else "nothing"
 
     # --- writers ----------------------------------------------------------------------------------
@@ -822,7 +822,7 @@ class Play:
         async def call(namespace: Namespace) -> None:
             claim.check()
             if how == "back":
-                await held.give_back()
+                await held.release()
                 return
             try:
                 await held.done()
@@ -854,8 +854,8 @@ class Play:
                     claim = await jobs.claim(wait_s=0.5)
                     if claim is None:
                         state = await jobs.state()
-                        assert state.parked == []
-                        if not state.items and not state.retry_queue:
+                        assert state.dead_lettered == []
+                        if not state.items and not state.set_aside_items:
                             return
                         continue
                     queue.claimed(claim.first, claim.end)

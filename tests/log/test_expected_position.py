@@ -182,7 +182,7 @@ async def test_who_was_paused_says_no_to_nobody(world: World, autojump_clock: Mo
             other.open_log("l").open_writer(takeover=True) as writer,
         ):
             await writer.write(rec(2), expect=last)
-            assert zombie.over is None
+            assert zombie.end_error is None
             with pytest.raises(WriterFenced):
                 await zombie.write(rec(3), expect=DLSN(2, 0, 0))
         assert isinstance(zombie.error, WriterFenced)

@@ -51,11 +51,11 @@ async def test_what_every_replica_denies_is_passed_over_and_counted(
             Skipped(DLSN(3, 0, 0), DLSN(4, 0, 0), 8, DENIED),
             Skipped(DLSN(4, 2, 0), DLSN(4, 3, 0), 2, DENIED),
         ]
-        assert (found.stretches, found.entries, found.records) == (5, 9, 18)
-        assert found.last == tuple(told)
+        assert (found.ranges, found.entries, found.records) == (5, 9, 18)
+        assert found.newest == tuple(told)
         async with log.open_reader(dlsn=DLSN(1, 1, 0), to=DLSN(3, 2, 0), broken="skip") as reader:
             assert [r async for r in reader] == [r for r in left if (1, 1) <= r.dlsn[:2] <= (3, 2)]
-            assert [one.records for one in reader.skipped.last] == [None, 2, 2, None]
+            assert [one.records for one in reader.skipped.newest] == [None, 2, 2, None]
 
 
 async def test_a_reader_that_skips_much_says_little(
@@ -87,7 +87,7 @@ async def test_what_may_come_back_is_waited_for_and_never_passed_over(
             assert await reader.read_next(wait_s=30) is None
             del world.ledgers.broken[1, 1]
             assert (await reader.read_next()) == rec(2, b"2")
-            assert reader.skipped.stretches == 0
+            assert reader.skipped.ranges == 0
         world.ledgers.broken = {(1, 1): ""}
         async with log.open_reader(broken="skip") as reader:
             assert len(await reader.read_bulk(9)) == 1
@@ -146,12 +146,12 @@ def test_the_newest_stretches_are_kept_and_all_are_counted() -> None:
         notes.end_range(DLSN(1, 2 * entry + 1, 0), 1)
 
     found = notes.to_value()
-    assert (found.stretches, found.records, len(found.last)) == (
+    assert (found.ranges, found.records, len(found.newest)) == (
         SKIPPED_RANGES_KEPT + 10,
         SKIPPED_RANGES_KEPT + 10,
         SKIPPED_RANGES_KEPT,
     )
-    assert found.last[-1].first == DLSN(1, 2 * (SKIPPED_RANGES_KEPT + 9), 0)
+    assert found.newest[-1].first == DLSN(1, 2 * (SKIPPED_RANGES_KEPT + 9), 0)
 
 
 async def test_a_reader_knows_how_long_nothing_came_and_nobody_answered(
@@ -166,7 +166,7 @@ async def test_a_reader_knows_how_long_nothing_came_and_nobody_answered(
             await trio.sleep(6)
             quiet = await reader.idle()
             assert 5.9 < quiet.idle_s < 6.5
-            assert quiet.heard_s < 2
+            assert quiet.since_response_s < 2
             assert await reader.read_next(wait_s=2) is None
             (ledger,) = (w for w in world.ledgers.writers if not w.over and not w.closing)
             ledger.add(*control_entry(1, records_before=1))
@@ -179,7 +179,7 @@ async def test_a_reader_knows_how_long_nothing_came_and_nobody_answered(
                 await reader.read_next(wait_s=2)
             world.ledgers.silent = True
             await trio.sleep(20)
-            assert 18 < (await reader.idle()).heard_s < 21
+            assert 18 < (await reader.idle()).since_response_s < 21
             world.ledgers.silent = False
             await writer.write(rec(2))
             await trio.sleep(0.1)

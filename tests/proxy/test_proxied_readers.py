@@ -94,7 +94,7 @@ async def test_a_reader_behind_proxies_begins_where_it_is_told_to() -> None:
                 assert [record.txid async for record in reader] == [160, 170, 180, 190]
             async with log.open_reader(at="latest") as reader:
                 assert await reader.read_next(wait_s=0.05) is None
-                assert (await reader.idle()).heard_s < 5
+                assert (await reader.idle()).since_response_s < 5
             with pytest.raises(InvalidRequest, match="distributedlog://"):
                 await log.open_reader(broken="skip")
             with pytest.raises(LogNotFound):

@@ -101,7 +101,7 @@ def test_a_merged_log_gives_the_same_rows(spark: Any, uri: str) -> None:
     planned = read(spark, uri, log="a", minPartitions=5)
     assert planned.count() == 900  # it is planned now, for good
 
-    assert on(uri, lambda namespace: namespace.open_log("a").compact()) == 9
+    assert on(uri, lambda namespace: namespace.open_log("a").merge_segments()) == 9
 
     fill(uri, "a", range(900, 950))
     assert plain(uri, "a")[:900] == right

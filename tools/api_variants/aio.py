@@ -343,8 +343,8 @@ class LogWriter(_Closable):
         return await (await self.submit_bulk(records))
 
     @property
-    def txid_rule(self) -> str:
-        return self._buffer.writer.txid_rule
+    def txid_policy(self) -> str:
+        return self._buffer.writer.txid_policy
 
     @property
     def position(self) -> Position:

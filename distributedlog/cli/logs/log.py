@@ -823,7 +823,7 @@ async def _queue_row(log: Any, name: str, state: Any) -> dict[str, Any]:
             "end": str(range_parked.end),
             "tries": range_parked.tries,
         }
-        for range_parked in state.parked
+        for range_parked in state.dead_lettered
     ]
     return {
         "queue": name,

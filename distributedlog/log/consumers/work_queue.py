@@ -129,7 +129,7 @@ class WorkClaim:
             self._queue.finish(self.number, lambda state: state.with_done(self.number))
         )
 
-    async def give_back(self, delay_s: float = 0.0) -> None:
+    async def release(self, delay_s: float = 0.0) -> None:
         """Return the item without handling it, so that another worker can claim it.
 
         Until ``delay_s`` has passed, the item stays claimed by this process. It is returned at once if the
@@ -183,7 +183,7 @@ class WorkClaim:
                 shield=True, deadline=trio.current_time() + RELEASE_TIMEOUT_S
             )
             with close_scope, suppress(DistributedLogError):
-                await self.give_back()
+                await self.release()
 
 
 class WorkQueue:
@@ -553,7 +553,9 @@ class WorkQueue:
     def _answer_unserved(self, requests: "list[_ClaimRequest]", state: WorkState) -> None:
         """Answer the other requests if all is handled or they have timed out."""
         handled = (
-            self._all_claimed and not state.items and len(state.parked) == len(state.retry_queue)
+            self._all_claimed
+            and not state.items
+            and len(state.dead_lettered) == len(state.set_aside_items)
         )
         for request in requests:
             timed_out = request.deadline <= trio.current_time()

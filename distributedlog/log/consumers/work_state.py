@@ -74,7 +74,7 @@ class WorkState:
     next_number: int = 1
     items: tuple[WorkItem, ...] = ()
     """The items from the floor to `next_unclaimed`. Each starts at the end of the one before."""
-    retry_queue: tuple[WorkItem, ...] = ()
+    set_aside_items: tuple[WorkItem, ...] = ()
     """The items that are dead-lettered, or that were and are retried, in the order of dead-lettering."""
     held_ms: int = NO_HOLD
     """The retention clock of the last change, while the floor holds retention back. -1 if it does not."""
@@ -83,12 +83,12 @@ class WorkState:
         expected_first = self.floor
         for item in self.items:
             assert item.first == expected_first < item.end, "items follow each other without a gap"
-            assert item.status != WorkItemStatus.DEAD_LETTERED, "it is in the retry queue"
+            assert item.status != WorkItemStatus.DEAD_LETTERED, "it is set aside"
             expected_first = item.end
-        for item in self.retry_queue:
+        for item in self.set_aside_items:
             assert item.first < item.end, "an item is not empty"
             assert item.status != WorkItemStatus.DONE, "a finished item is removed"
-        for item in (*self.items, *self.retry_queue):
+        for item in (*self.items, *self.set_aside_items):
             claimed = item.status == WorkItemStatus.CLAIMED
             assert claimed == (item.worker != NO_WORKER), "exactly the claimed items have a worker"
             assert item.number < self.next_number, "numbers ascend"
@@ -106,19 +106,21 @@ class WorkState:
         """The open claims, in no order."""
         return [
             item
-            for item in (*self.items, *self.retry_queue)
+            for item in (*self.items, *self.set_aside_items)
             if item.status == WorkItemStatus.CLAIMED
         ]
 
     @property
-    def parked(self) -> list[WorkItem]:
+    def dead_lettered(self) -> list[WorkItem]:
         """The dead-lettered items."""
-        return [item for item in self.retry_queue if item.status == WorkItemStatus.DEAD_LETTERED]
+        return [
+            item for item in self.set_aside_items if item.status == WorkItemStatus.DEAD_LETTERED
+        ]
 
     @property
     def next_waiting(self) -> WorkItem | None:
         """The next waiting item that was claimed before or is retried. None if there is none."""
-        for item in (*self.items, *self.retry_queue):
+        for item in (*self.items, *self.set_aside_items):
             if item.status == WorkItemStatus.WAITING:
                 return item
         return None
@@ -162,12 +164,15 @@ class WorkState:
             return None
         returned = replace(claim, status=WorkItemStatus.WAITING, worker=NO_WORKER)
         if claim.tries >= tries_max:
-            parked = replace(returned, status=WorkItemStatus.DEAD_LETTERED)
-            if claim in self.retry_queue:
-                return self._with_replaced(claim, parked)
+            dead_lettered = replace(returned, status=WorkItemStatus.DEAD_LETTERED)
+            if claim in self.set_aside_items:
+                return self._with_replaced(claim, dead_lettered)
             changed = self._with_replaced(claim, None)
-            changed = replace(changed, retry_queue=(*changed.retry_queue, parked))
-            if len(changed.parked) <= DEAD_LETTERED_MAX and len(changed.encode()) <= BYTES_MAX:
+            changed = replace(changed, set_aside_items=(*changed.set_aside_items, dead_lettered))
+            if (
+                len(changed.dead_lettered) <= DEAD_LETTERED_MAX
+                and len(changed.encode()) <= BYTES_MAX
+            ):
                 return changed  # otherwise it stays in the items and is retried
         return self._with_replaced(claim, returned)
 
@@ -213,14 +218,14 @@ class WorkState:
         return next((claim for claim in self.claims if claim.number == number), None)
 
     def _find_dead_lettered(self, number: int) -> WorkItem | None:
-        return next((item for item in self.parked if item.number == number), None)
+        return next((item for item in self.dead_lettered if item.number == number), None)
 
     def _with_replaced(self, old: WorkItem, new: WorkItem | None) -> "WorkState":
         """Replace an item. None for ``new`` marks it as done."""
-        if old in self.retry_queue:
-            retry_queue = [new if item == old else item for item in self.retry_queue]
+        if old in self.set_aside_items:
+            set_aside_items = [new if item == old else item for item in self.set_aside_items]
             return replace(
-                self, retry_queue=tuple(item for item in retry_queue if item is not None)
+                self, set_aside_items=tuple(item for item in set_aside_items if item is not None)
             )
         assert old in self.items
         lowest_unfinished, items = self.floor, list[WorkItem]()
@@ -247,9 +252,9 @@ class WorkState:
             [*item.end, item.number, item.status.value, item.worker, item.tries]
             for item in self.items
         ]
-        retry_queue = [
+        set_aside_items = [
             [*item.first, *item.end, item.number, item.status.value, item.worker, item.tries]
-            for item in self.retry_queue
+            for item in self.set_aside_items
         ]
         return pack(
             [
@@ -258,7 +263,7 @@ class WorkState:
                 self.moved_ms,
                 self.next_number,
                 items,
-                retry_queue,
+                set_aside_items,
                 self.held_ms,
             ]
         )
@@ -273,16 +278,16 @@ class WorkState:
         """
         what = "the state of a work queue"
         fields: list[Any] = decode_fields(value, FORMAT, 7, what)[:6]
-        lowest_unfinished, moved_ms, next_number, ends, retry_queue, held_ms = check_stored(
+        lowest_unfinished, moved_ms, next_number, ends, stored_items, held_ms = check_stored(
             fields, _STATE, what
         )
         item_first, items = DLSN(*lowest_unfinished), list[WorkItem]()
         for segment, entry, slot, *other_fields in ends:
             items.append(_decode_item(item_first, DLSN(segment, entry, slot), *other_fields))
             item_first = items[-1].end
-        retry_items = [
+        set_aside_items = [
             _decode_item(DLSN(*stored_item[:3]), DLSN(*stored_item[3:6]), *stored_item[6:])
-            for stored_item in retry_queue
+            for stored_item in stored_items
         ]
         try:
             return cls(
@@ -290,7 +295,7 @@ class WorkState:
                 moved_ms,
                 next_number,
                 tuple(items),
-                tuple(retry_items),
+                tuple(set_aside_items),
                 held_ms,
             )
         except AssertionError as error:  # the fields contradict each other

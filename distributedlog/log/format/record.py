@@ -474,7 +474,7 @@ class Columns:
     """The payloads of the whole entry, without gaps."""
     flags: memoryview | None
     """u8[count], or None if no record has flags."""
-    wall_ms: int
+    written_ms: int
     """The writer's time stamp of the entry, in ms since 1970."""
 
     @property
@@ -515,7 +515,7 @@ class Columns:
             self.offsets[first_row : end_row + 1],
             self.payload,
             None if self.flags is None else self.flags[first_row:end_row],
-            self.wall_ms,
+            self.written_ms,
         )
 
     def tuples(self) -> list[tuple[int, bytes]]:

@@ -32,7 +32,7 @@ reading them."""
 class Idle:
     """How long a reader has received nothing. Returned by `LogReader.idle`."""
 
-    heard_s: float
+    since_response_s: float
     """Seconds since any bookie answered for the log. Large if bookies are unreachable."""
     idle_s: float
     """Seconds since the last entry arrived, control entries included. Large if no client writes. For a

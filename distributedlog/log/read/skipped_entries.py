@@ -20,7 +20,7 @@ class Skipped:
     records: int | None
     """The number of skipped records, computed from the entries around the range. None if the reader
     started within it."""
-    why: str
+    reason: str
     """The errors of all replicas for the first of these entries."""
 
 
@@ -28,12 +28,12 @@ class Skipped:
 class Skips:
     """All entries that one reader has skipped so far."""
 
-    stretches: int = 0
+    ranges: int = 0
     """The number of ranges."""
     entries: int = 0
     records: int = 0
     """The number of records in ranges where it is known."""
-    last: tuple[Skipped, ...] = ()
+    newest: tuple[Skipped, ...] = ()
     """The newest thousand ranges."""
 
 
@@ -45,8 +45,8 @@ class SkipRecorder:
         self._reason = ""
         self.entries = 0
         """The number of entries skipped so far."""
-        self._stretches = self._records = 0
-        self._last: deque[Skipped] = deque(maxlen=SKIPPED_RANGES_KEPT)
+        self._ranges = self._records = 0
+        self._newest: deque[Skipped] = deque(maxlen=SKIPPED_RANGES_KEPT)
 
     @property
     def has_open_range(self) -> bool:
@@ -64,11 +64,11 @@ class SkipRecorder:
         assert self._first is not None, "a range has started"
         skipped = Skipped(self._first, next_position, records, self._reason)
         self._first = None
-        self._stretches += 1
+        self._ranges += 1
         self._records += records or 0
-        self._last.append(skipped)
+        self._newest.append(skipped)
         return skipped
 
     def to_value(self) -> Skips:
         """Return the totals so far."""
-        return Skips(self._stretches, self.entries, self._records, tuple(self._last))
+        return Skips(self._ranges, self.entries, self._records, tuple(self._newest))

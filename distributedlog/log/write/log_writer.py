@@ -86,7 +86,8 @@ class LogWriter:
         self.send_queue = SendQueue(
             context, log_lock.writer_state.state, make_sink, self._scope.cancel
         )
-        """The accepted records. Public, because callers that accept more read `SendQueue.over` for each."""
+        """The accepted records. Public, because callers that accept more read `SendQueue.end_error` each
+        time."""
         self._sink = self.send_queue.sink
         if table is not None:
             self.send_queue.producers = ProducerStateManager(table, self._name)
@@ -110,7 +111,7 @@ class LogWriter:
         log_lock.set_on_lost(self.send_queue.fail)
 
     def __repr__(self) -> str:
-        end_error = self.send_queue.error or self.send_queue.over
+        end_error = self.send_queue.error or self.send_queue.end_error
         state = "open" if end_error is None else f"{type(end_error).__name__}: {end_error}"
         return (
             f'LogWriter("{self._name}", segment {self.segment}, last txid {self.last_txid}, '
@@ -545,7 +546,7 @@ class LogWriter:
         return Position(incarnation_text(self._log_lock.writer_state.log_id), dlsn, sequence_id)
 
     @property
-    def txid_rule(self) -> str:
+    def txid_policy(self) -> str:
         """The stored name of the policy: ``auto``, ``given`` (strict), ``count``, ``ms``, ``bytes``."""
         return self._txid_assigner.policy
 
@@ -560,9 +561,9 @@ class LogWriter:
         return self.send_queue.error
 
     @property
-    def over(self) -> DistributedLogError | None:
+    def end_error(self) -> DistributedLogError | None:
         """The error that the next write would raise because this writer has ended, or None."""
-        return self.send_queue.over
+        return self.send_queue.end_error
 
     @property
     def segment(self) -> int:

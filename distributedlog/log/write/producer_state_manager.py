@@ -52,7 +52,7 @@ class OpenedProducer:
     """The number of this opening. It fences the previous one."""
     next_sequence: int
     """The number of stored records of the producer, where its source continues."""
-    known: bool
+    has_stored_records: bool
     """Whether records of this name are known to be stored. After the producer was evicted this is False,
     although it may have stored records. That also applies to further openings after the eviction, because
     the answer of an earlier opening may have been lost."""
@@ -248,7 +248,9 @@ class ProducerStateManager:
             self._fence(number)
         elif current_number != number:
             raise self._forgotten_error(f'"{name}" with the number {number}')
-        return OpenedProducer(name, number, self._require_active(number).next_sequence, known=True)
+        return OpenedProducer(
+            name, number, self._require_active(number).next_sequence, has_stored_records=True
+        )
 
     def open(self, name: str) -> tuple[int, EntryBatch]:
         """Return a new number for a name and the batch that stores the opening.
@@ -285,7 +287,7 @@ class ProducerStateManager:
             ProducerFenced: The name was opened once more since.
         """
         next_sequence = self._require_active(number).next_sequence
-        return OpenedProducer(name, number, next_sequence, known=next_sequence > 0)
+        return OpenedProducer(name, number, next_sequence, has_stored_records=next_sequence > 0)
 
     def _fence(self, number: int) -> None:
         self._fenced[number] = None

@@ -165,13 +165,13 @@ class SendQueue:
         "_waiter_count",
         "batch",
         "budget_share",
+        "end_error",
         "error",
         "has_write_buffer",
         "is_direct_write",
         "last_durable_batch",
         "limits",
         "name",
-        "over",
         "pause",
         "producers",
         "sent_bytes",
@@ -204,7 +204,7 @@ class SendQueue:
         it."""
         self.error: DistributedLogError | None = None
         """The error that ended the writer. Permanent."""
-        self.over: DistributedLogError | None = None
+        self.end_error: DistributedLogError | None = None
         """The error of further calls, once the writer has failed or was closed."""
         self.txids_given = False
         """Whether the records of the open batch have transaction IDs. Used with proxies, which assign the
@@ -475,8 +475,8 @@ class SendQueue:
 
     def raise_if_over(self) -> None:
         """Raise the error that ended the writer, if it has ended."""
-        if self.over is not None:
-            raise self.over.again()
+        if self.end_error is not None:
+            raise self.end_error.again()
 
     def _new_batch(self) -> EntryBatch:
         entry_bytes_max = self._entry_bytes_max
@@ -504,8 +504,8 @@ class SendQueue:
         """Accept no more records. The accepted ones are still sent."""
         self.pause = True
         self.throttle.wake_waiters()
-        if self.over is None:
-            self.over = AlreadyClosed(f'log "{self.name}": {reason}')
+        if self.end_error is None:
+            self.end_error = AlreadyClosed(f'log "{self.name}": {reason}')
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -519,7 +519,7 @@ class SendQueue:
 
     def keep_alive(self) -> None:
         """Send an entry without records if the writer is idle, so that readers see that it is alive."""
-        if not (self.over or self._in_flight or self._ready or self.batch.txids):
+        if not (self.end_error or self._in_flight or self._ready or self.batch.txids):
             self._ready.append(EntryBatch())
             if self.sink.can_send:
                 self._send_ready()
@@ -656,7 +656,7 @@ class SendQueue:
                 error = WriteFailed(f'log "{self.name}": {error}')
             self.error = error
             self._meters.writers_failed += 1
-            self.over = self.over or error
+            self.end_error = self.end_error or error
             self.sink.abort()
         self.pause = True
         in_flight_error = self.error

@@ -62,7 +62,7 @@ class HostedLog:
     @property
     def is_over(self) -> bool:
         """Whether the writer accepts no more frames."""
-        return self.is_releasing or self.writer.over is not None
+        return self.is_releasing or self.writer.end_error is not None
 
     def add_stream(self, stream: ProducerStream, nursery: trio.Nursery) -> None:
         """Add a producer's stream. ``nursery`` runs the task of the inbox."""
@@ -222,9 +222,9 @@ class HostedLog:
     def _on_refused(
         self, stream: ProducerStream, frame: ProducedFrame, error: DistributedLogError
     ) -> None:
-        if self.writer.over is not None:
-            stream.refuse(client_error(self.writer.over), frame.first_sequence)
-            self.fail(self.writer.over)
+        if self.writer.end_error is not None:
+            stream.refuse(client_error(self.writer.end_error), frame.first_sequence)
+            self.fail(self.writer.end_error)
         elif stream.producer and isinstance(error, PRODUCER_ERRORS) and self._nursery is not None:
             stream.refuse(error, frame.first_sequence, withhold=True)
             self._nursery.start_soon(self._deny_if_owner, stream, error)

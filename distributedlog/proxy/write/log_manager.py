@@ -159,7 +159,7 @@ class LogManager:
                 if hosted_log.is_releasing:
                     continue
                 with self._failures.attempt(f'the sweep of log "{key[1]}" of {key[0]}'):
-                    if hosted_log.writer.over is not None:
+                    if hosted_log.writer.end_error is not None:
                         self._drop_lost(key, hosted_log)
                     elif hosted_log.has_new_frames:
                         hosted_log.has_new_frames, hosted_log.used_at = False, now
@@ -181,7 +181,7 @@ class LogManager:
         hosted_log = self.logs.get((path, name))
         if hosted_log is None or hosted_log.is_releasing:
             return None  # its writer ends during the release, which notifies the producers
-        if hosted_log.writer.over is not None:
+        if hosted_log.writer.end_error is not None:
             self._drop_lost((path, name), hosted_log)
             return None
         if hosted_log.writer.sequenced_writer.log_name != name:
@@ -294,7 +294,7 @@ class LogManager:
             hosted_log = self.find_hosted(*key)
             if hosted_log is None:
                 hosted_log = await self._wait_opened(key, request, deadline)
-            if not hosted_log.is_releasing and hosted_log.writer.over is None:
+            if not hosted_log.is_releasing and hosted_log.writer.end_error is None:
                 if request.incarnation not in ("", hosted_log.incarnation):
                     raise LogRecreated(
                         f'log "{request.log}" was deleted and created again: expected incarnation '
@@ -544,7 +544,7 @@ class LogManager:
         """Remove a log whose writer has failed."""
         self.stats.logs_lost += 1
         self._remove_log(key, hosted_log)
-        writer_error = hosted_log.writer.over
+        writer_error = hosted_log.writer.end_error
         assert writer_error is not None, "the writer has ended"
         path, name = key
         text = 'log "%s" is lost, because its writer failed with %s: %s'

@@ -283,10 +283,10 @@ class ProduceSession:
         opened = ProduceOpened(
             hosted_log.incarnation,
             stream.producer,
-            producer is not None and producer.known,
+            producer is not None and producer.has_stored_records,
             stream.next_sequence,
             window_bytes,
-            writer.txid_rule,
+            writer.txid_policy,
             writer.last_txid,
         )
         self._link.reply(ident, opened.encode())
@@ -422,8 +422,8 @@ async def _open_producer(writer: LogWriter, request: ProduceOpen) -> OpenedProdu
                 await writer.sequenced_writer.check_owner()
             except DistributedLogError as owner_error:
                 raise client_error(owner_error) from owner_error
-        elif writer.over is not None:
-            raise client_error(writer.over) from error
+        elif writer.end_error is not None:
+            raise client_error(writer.end_error) from error
         raise
 
 

@@ -111,7 +111,7 @@ class Crowd:
             Violation: The log has forgotten a name that it must have, or reports an impossible number.
         """
         producer = self.producers.get(opened.name)
-        if producer is not None and not opened.known and producer.attempts:
+        if producer is not None and not opened.has_stored_records and producer.attempts:
             if producer.stored_records and not self.may_forget_names:
                 raise Violation(
                     f"G9: {producer.name} has {producer.stored_records} records in the log, which has "

@@ -27,7 +27,7 @@ def test_who_shares_a_log_is_shown(cluster: Cluster) -> None:
             for _ in range(2):
                 claim = queue.claim(bytes_max=1, wait_s=0)
                 if claim is not None:
-                    claim.give_back()
+                    claim.release()
     (found,) = json.loads(cluster.ok("log", "queues", "shared", "--json"))["queues"]
     assert (found["records_left"], found["claims"]) == (0, 0)
     (parked,) = found["parked"]

@@ -312,7 +312,7 @@ async def test_a_watch_without_names_tells_changes_and_what_it_missed(
     monkeypatch.setattr("tests.metadata.local_metadata.WATCH_EVENTS_MAX", 4)
     async with world.process() as ns:
         await ns.create_log("first")
-        async with ns.watch_logs(keep=False) as watch:
+        async with ns.watch_logs(keep_names=False) as watch:
             with pytest.raises(InvalidRequest):
                 _ = watch.logs
             await ns.rename_log("first", "second")

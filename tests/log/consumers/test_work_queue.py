@@ -106,7 +106,7 @@ async def test_workers_share_a_log_and_each_record_is_handled(
                 await log.seal()
         assert sorted(handled) == list(range(20))
         state = (await log.work_queues())["q"]
-        assert (state.items, state.retry_queue) == ((), ())
+        assert (state.items, state.set_aside_items) == ((), ())
         assert state.floor >= DLSN(3, 10, 0)
         log_id = await a.resolve_name("orders")
         prefix = b"log/%016x/worker/" % log_id
@@ -158,7 +158,7 @@ async def test_a_worker_that_was_taken_for_dead_finishes_nothing(
             with pytest.raises(ClaimLost):
                 await taken.extend()
             with pytest.raises(ClaimLost):
-                await taken.give_back()
+                await taken.release()
             with pytest.raises(ClaimLost):
                 await other.done()
             again = await claimed(slow)
@@ -184,7 +184,7 @@ async def test_claims_are_given_back_late_or_by_an_exception(
             await kept.done()
             first = await claimed(queue)
             assert (first.first, first.tries) == (slow.first, 2)
-            await first.give_back(delay_s=5)
+            await first.release(delay_s=5)
             other = await claimed(queue)
             assert other.first != first.first
             await trio.sleep(6)
@@ -198,7 +198,7 @@ async def test_claims_are_given_back_late_or_by_an_exception(
                 await last.done()
             for bad in (-1.0, float("inf"), float("nan")):
                 with pytest.raises(InvalidRequest):
-                    await other.give_back(bad)
+                    await other.release(bad)
         with pytest.raises(AlreadyClosed):
             await queue.claim()
         async with log.work_queue("q") as queue:
@@ -214,12 +214,12 @@ async def test_what_always_fails_is_parked_and_holds_nothing_up(
         log = await some_log(world, ns)
         async with log.work_queue("q", tries_max=3) as queue:
             for _ in range(3):
-                await (await claimed(queue)).give_back()
+                await (await claimed(queue)).release()
             while (claim := await queue.claim(wait_s=0)) is not None:
                 await claim.done()
             state = await queue.state()
             assert state.floor == state.next_unclaimed == DLSN(3, 0, 0)
-            (parked,) = state.parked
+            (parked,) = state.dead_lettered
             assert (parked.first, parked.tries) == (DLSN(1, 0, 0), 3)
             for call in (queue.retry, queue.drop):
                 with pytest.raises(InvalidRequest, match="dead-lettered"):
@@ -228,12 +228,12 @@ async def test_what_always_fails_is_parked_and_holds_nothing_up(
             again = await claimed(queue)
             assert (again.tries, await txids_of(again)) == (1, [0])
             for _ in range(2):
-                await again.give_back()
+                await again.release()
                 again = await claimed(queue)
-            await again.give_back()
-            (parked,) = (await queue.state()).parked
+            await again.release()
+            (parked,) = (await queue.state()).dead_lettered
             await queue.drop(parked.number)
-            assert (await log.work_queues())["q"].retry_queue == ()
+            assert (await log.work_queues())["q"].set_aside_items == ()
 
 
 async def test_what_is_asked_at_once_is_one_write(world: World, autojump_clock: MockClock) -> None:
@@ -496,7 +496,7 @@ async def test_workers_that_die_under_lost_answers_handle_every_record(
             txids = await txids_of(claim)
             await trio.sleep(chance.choice([0.1, 1.0, 3.0]))
             if chance.random() < 0.15:
-                await claim.give_back(chance.choice([0.0, 2.0]))
+                await claim.release(chance.choice([0.0, 2.0]))
                 return
             handled.extend(txids)
             await claim.done()
@@ -541,7 +541,7 @@ async def test_workers_that_die_under_lost_answers_handle_every_record(
                 nursery.start_soon(lives, number)
         flaky.heals_at = 0.0
         state = (await log.work_queues())["q"]
-        for parked in state.parked:
+        for parked in state.dead_lettered:
             async with log.work_queue("q") as queue:
                 await queue.retry(parked.number)
                 claim = await queue.claim(wait_s=0)
@@ -644,7 +644,7 @@ async def test_what_is_late_goes_back_though_the_store_was_away(
         theirs = await b.open_log("orders").work_queue("q")
         async with log.work_queue("q", claim_s=10.0) as queue:
             late, delayed = await claimed(queue), await claimed(queue)
-            await delayed.give_back(delay_s=12.0)
+            await delayed.release(delay_s=12.0)
             original = world.metadata.transact
 
             async def away(transaction: Transaction) -> TransactionReply:

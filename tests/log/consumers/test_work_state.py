@@ -77,8 +77,8 @@ def test_every_place_is_handled_or_in_somebodys_hands(steps: list[tuple[str, int
             lost |= {one.number for one in claims if one.worker == worker}
             state = state.without_workers({worker}, tries_max=TRIES_MAX)
             assert worker not in {one.worker for one in state.claims}
-        elif action in "rx" and state.parked:
-            parked = state.parked[number % len(state.parked)]
+        elif action in "rx" and state.dead_lettered:
+            parked = state.dead_lettered[number % len(state.dead_lettered)]
             assert parked.tries == TRIES_MAX
             after = (
                 state.with_retry(parked.number)
@@ -93,7 +93,7 @@ def test_every_place_is_handled_or_in_somebodys_hands(steps: list[tuple[str, int
         assert WorkState.decode(state.encode()) == state
         in_hands = [
             place
-            for one in (*state.items, *state.retry_queue)
+            for one in (*state.items, *state.set_aside_items)
             if one.status != WorkItemStatus.DONE
             for place in range(place_of(one.first), place_of(one.end))
         ]
@@ -135,7 +135,7 @@ def test_there_are_so_many_claims_and_parked_stretches_and_no_more() -> None:
         assert back is not None
         state = back
         assert len(state.encode()) <= BYTES_MAX
-    assert len(state.parked) == DEAD_LETTERED_MAX
+    assert len(state.dead_lettered) == DEAD_LETTERED_MAX
     waiting = state.next_waiting
     assert waiting is not None
     assert state.claims == []

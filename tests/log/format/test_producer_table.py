@@ -80,7 +80,7 @@ async def test_who_starts_again_learns_how_far_it_came(
             await ns.create_log(name, txids="count")
             writer = await ns.open_log(name).open_writer(producer="source")
             assert writer.producer is not None
-            assert (writer.producer.next_sequence, writer.producer.known) == (0, False)
+            assert (writer.producer.next_sequence, writer.producer.has_stored_records) == (0, False)
             for n in range(10):
                 await writer.write(b"%d" % n)
             world.ledgers.held, world.ledgers.keep_in_flight = True, kept
@@ -92,7 +92,7 @@ async def test_who_starts_again_learns_how_far_it_came(
             log = ns.open_log(name)
             async with log.open_writer(producer="source", takeover=True) as writer:
                 assert writer.producer is not None
-                assert writer.producer.known
+                assert writer.producer.has_stored_records
                 # What was not sent yet is in the entry after those that were.
                 assert 10 <= writer.producer.next_sequence <= 14
                 for n in range(writer.producer.next_sequence, 20):
@@ -184,10 +184,10 @@ async def test_one_name_opened_twice_fences_the_first(
             with pytest.raises(ProducerForgotten):
                 send(writer, 1, 0, 1, done)
             first = await writer.sequenced_writer.open_producer("p")
-            assert (first.number, first.next_sequence, first.known) == (1, 0, False)
+            assert (first.number, first.next_sequence, first.has_stored_records) == (1, 0, False)
             assert send(writer, first.number, 0, 3, done)
             second = await writer.sequenced_writer.open_producer("p")
-            assert (second.next_sequence, second.known) == (3, True)
+            assert (second.next_sequence, second.has_stored_records) == (3, True)
             with pytest.raises(ProducerFenced):
                 send(writer, first.number, 3, 1, done)
             with pytest.raises(ProducerFenced):
@@ -251,14 +251,14 @@ async def test_too_many_producers_and_who_is_forgotten(
             with pytest.raises(ProducerForgotten):
                 send(writer, b.number, 0, 1, done)
             again = await writer.sequenced_writer.open_producer("c")
-            assert not again.known, (
+            assert not again.has_stored_records, (
                 "the first opening's answer may have been lost: seed 66 of proxies"
             )
             assert send(writer, again.number, 0, 1, done)
-            assert (await writer.sequenced_writer.open_producer("c")).known
+            assert (await writer.sequenced_writer.open_producer("c")).has_stored_records
             with pytest.raises(TooBusy):
                 await writer.sequenced_writer.open_producer("b")
-            assert not c.known
+            assert not c.has_stored_records
         table = await table_of(log)
         assert table is not None
         assert sorted(table.by_name) == ["a", "c"]
@@ -598,7 +598,7 @@ async def test_entries_that_were_declared_lost_forget_the_producers(
                     send(writer, old.number, 1, 1, [])
                 new = await writer.sequenced_writer.open_producer("p")
                 assert new.number > old.number + 1000
-                assert (new.next_sequence, new.known) == (0, False)
+                assert (new.next_sequence, new.has_stored_records) == (0, False)
 
 
 steps = st.lists(

@@ -69,7 +69,7 @@ async def test_a_log_that_counts_goes_on_over_its_writers(
             await writer.write(b"a")
             await writer.write_bulk([b"b", LogRecord(payload=b"c")])
             await (await writer.submit_columns(None, [b"d", b"e"]))
-            assert (writer.last_txid, writer.txid_rule) == (4, COUNT)
+            assert (writer.last_txid, writer.txid_policy) == (4, COUNT)
         killed = await dying.open_log("l").open_writer()
         await killed.write(b"f")
         await killed.abort()
@@ -370,7 +370,7 @@ async def test_an_older_programs_empty_log_that_it_then_wrote_is_strict(
         await writer.abort()
         await older(world, log, txid_policy="")  # as if that had been an older program
         async with log.open_writer() as writer:
-            assert writer.txid_rule == GIVEN
+            assert writer.txid_policy == GIVEN
             with pytest.raises(TransactionIdOutOfOrder):
                 await writer.write(LogRecord(2, b"b"))
 
@@ -384,7 +384,7 @@ async def test_what_an_older_program_makes_of_the_rule_changes_no_policy(
             await put(log, 5)
             await older(world, log, keep=True, txid_rule=decided)
             async with log.open_writer() as writer:
-                assert writer.txid_rule == AUTO
+                assert writer.txid_policy == AUTO
                 await writer.write(b"without")
                 await writer.write(LogRecord(2, b"back"))
             assert (await log.describe()).txid_policy == "auto"

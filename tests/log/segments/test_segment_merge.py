@@ -116,7 +116,7 @@ async def test_nothing_that_anybody_can_ask_changes(
         before = await told(log)
         assert len(before) > 100
 
-        assert await log.compact() == 7
+        assert await log.merge_segments() == 7
 
         merged = await records_of(world, ns)
         assert len({one.ledger_id for one in merged}) == 1
@@ -124,7 +124,7 @@ async def test_nothing_that_anybody_can_ask_changes(
         assert await told(log) == before
         assert await forget_old(world) == 7
         assert await told(log) == before
-        assert await log.compact() == 0
+        assert await log.merge_segments() == 0
         await put(log, 30)
         assert [r.txid for r in await everything(log)][-2:] == [21, 30]
 
@@ -149,7 +149,7 @@ def test_any_log_reads_the_same(steps: list[list[int]], truncated: int) -> None:
                     return nursery.cancel_scope.cancel()
                 await log.truncate(places[min(truncated, len(places) - 1)])
                 before = await told(log)
-                await log.compact()
+                await log.merge_segments()
                 await forget_old(world)
                 assert await told(log) == before
             nursery.cancel_scope.cancel()
@@ -171,7 +171,7 @@ async def test_a_reader_that_is_open_goes_on(
         async with log.open_reader() as reader, log.open_reader(at="latest") as tail:
             found = await reader.read_bulk(step, wait_s=1.0) if step else []
             assert await tail.read_next(wait_s=1.0) is None
-            await log.compact()
+            await log.merge_segments()
             await forget_old(world)
             found += await reader.read_bulk(100, wait_s=1.0)
             await put(log, 40)
@@ -197,7 +197,7 @@ async def test_a_plan_is_read_wherever_its_segments_lie(
                 columns = await reader.read_columns()
                 assert columns is not None
                 found += [r.payload for r in columns.records()]
-            await log.compact()
+            await log.merge_segments()
             await forget_old(world)
             async for columns in reader:
                 found += [r.payload for r in columns.records()]
@@ -219,7 +219,7 @@ async def test_a_view_that_is_kept_looks_anew(world: World, autojump_clock: Mock
         before = [await view.totals_between(view.earliest, dlsn) for dlsn in dlsns]
         found = [await view.first_with_txid(txid) for txid in range(1, 22)]
         fresh = await view_log(ns.metadata, ns.ledgers, "l", await ns.resolve_name("l"))
-        await log.compact()
+        await log.merge_segments()
         await forget_old(world)
 
         assert [await fresh.first_with_txid(txid) for txid in range(1, 22)] == found
@@ -240,7 +240,7 @@ async def test_a_work_queue_goes_on(world: World, autojump_clock: MockClock, ste
         with trio.fail_after(60):
             async with log.work_queue("q") as queue:
                 held = [await queue.claim(bytes_max=1) for _ in range(step)]
-                assert await log.compact() == 7
+                assert await log.merge_segments() == 7
                 await forget_old(world)
                 while (one := held.pop() if held else await queue.claim(bytes_max=1)) is not None:
                     async with one, one.open_reader() as reader:
@@ -261,7 +261,7 @@ async def test_a_log_of_bytes_is_read_at_every_offset(
                 whole += bytes([number]) * number
         async with log.open_byte_reader() as begun:
             first = await begun.read(1)
-            assert await log.compact() == 3
+            assert await log.merge_segments() == 3
             await forget_old(world)
             assert first + await begun.read() == whole
         for offset in range(len(whole)):
@@ -329,7 +329,7 @@ OTHERS: dict[str, tuple[Callable[[World, Log], Awaitable[None]], list[int]]] = {
 
 
 async def _compact(log: Log) -> None:
-    await log.compact()
+    await log.merge_segments()
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -347,7 +347,7 @@ async def test_merging_beside_what_else_changes_a_log(
         expected = [*expected[: expected.index(13)], *txids[12:16], *expected[expected.index(20) :]]
 
         async def merge_it() -> None:
-            await log.compact()
+            await log.merge_segments()
             await forget_old(world)
 
         async def do_other() -> None:
@@ -361,7 +361,7 @@ async def test_merging_beside_what_else_changes_a_log(
             await inner()
 
         assert [r.txid for r in await everything(log)] == expected
-        await log.compact()
+        await log.merge_segments()
         await forget_old(world)
         assert [r.txid for r in await everything(log)] == expected
         await ns.delete_log("l")
@@ -384,7 +384,7 @@ async def test_a_deletion_meets_a_merge(world: World, autojump_clock: MockClock)
 
             async def merge_it(log: Log = log) -> None:
                 with suppress(DistributedLogError):  # it is being deleted
-                    await log.compact()
+                    await log.merge_segments()
 
             stepped = Stepped(world, nth, merge_it)
             await ns.delete_log(f"l{nth}")
@@ -405,7 +405,7 @@ async def test_a_shared_ledger_goes_with_its_last_segment(
     monkeypatch.setattr(deletion, "SEGMENTS_AT_ONCE", 2)
     async with world.process() as ns:
         log = await filled(world, ns)
-        await log.compact()
+        await log.merge_segments()
         await forget_old(world)
         await put(log, 50)
         shared = (await records_of(world, ns))[0].ledger_id
@@ -417,7 +417,7 @@ async def test_a_shared_ledger_goes_with_its_last_segment(
         assert [r.txid for r in await everything(log)] == [50]
 
         log = await filled(world, ns, "other")
-        await log.compact()
+        await log.merge_segments()
         await ns.delete_log("other")
         left = [one.key async for one in Scan(world.metadata, b"ledger/")]
         live = [key for key in left if not await _deleting(world, key)]
@@ -451,7 +451,7 @@ async def test_a_swap_whose_answer_is_lost_was_done_once(
                 return await original(transaction)  # type: ignore[no-any-return]
 
             world.metadata.transact = transact  # type: ignore[method-assign]
-            assert await log.compact() == 7
+            assert await log.merge_segments() == 7
             world.metadata.transact = original  # type: ignore[method-assign]
             await forget_old(world)
             assert lost
@@ -469,11 +469,11 @@ async def test_what_cannot_be_read_is_not_merged(world: World, autojump_clock: M
         world.ledgers.broken[before[3].ledger_id, 0] = "b1: its copy is damaged"
 
         with pytest.raises(CorruptData):
-            await log.compact()
+            await log.merge_segments()
 
         assert await records_of(world, ns) == before
         world.ledgers.broken.clear()
-        assert await log.compact() == 7
+        assert await log.merge_segments() == 7
 
 
 async def test_a_copy_that_is_not_what_was_read_is_given_up(
@@ -492,13 +492,13 @@ async def test_a_copy_that_is_not_what_was_read_is_given_up(
 
         world.ledgers.different_copy = flipped  # type: ignore[method-assign]
         with pytest.raises(CorruptData, match="They are not merged"):
-            await log.compact()
+            await log.merge_segments()
         world.ledgers.different_copy = original  # type: ignore[method-assign]
 
         assert await records_of(world, ns) == before
         assert await everything(log) == expected
         assert [item.key async for item in Scan(world.metadata, b"loose/")] == []
-        assert await log.compact() == 7
+        assert await log.merge_segments() == 7
 
 
 async def test_a_kill_at_any_step_leaves_the_log_whole(
@@ -518,11 +518,11 @@ async def test_a_kill_at_any_step_leaves_the_log_whole(
 
                 stepped = Stepped(world, nth, die)
                 with scope:
-                    await other.open_log("l").compact()
+                    await other.open_log("l").merge_segments()
                 stepped.end()
                 assert scope.cancelled_caught
             assert [r.payload for r in await everything(log)] == expected
-        assert await log.compact() == 7
+        assert await log.merge_segments() == 7
         assert [r.payload for r in await everything(log)] == expected
 
 
@@ -562,7 +562,7 @@ async def test_what_a_link_may_be_asked_for_again_stays_where_it_is(
         await put(log, 5)
         await put(log, 6)
 
-        assert await log.compact() == 4
+        assert await log.merge_segments() == 4
 
         assert (await log.link_segments(tokens)).already
         assert [one.shares_ledger for one in await records_of(world, ns)] == [
@@ -618,7 +618,7 @@ async def test_who_is_truncated_behind_a_merge_is_told(
     """The point in the middle of a shared ledger: what is before it is refused, what is after it is there."""
     async with world.process() as ns:
         log = await filled(world, ns)
-        await log.compact()
+        await log.merge_segments()
         await forget_old(world)
         await log.truncate(DLSN(4, 0, 2))
 
