@@ -258,19 +258,19 @@ class LedgerClient:
         """
         return StoredLedger(*await self.metadata(ledger_id))
 
-    async def open(self, ledger_id: int, *, turn: int = 0) -> LedgerReader:
+    async def open(self, ledger_id: int, *, replica_offset: int = 0) -> LedgerReader:
         """Open a reader without recovery. It does not fence, and reads up to the LAC.
 
         Args:
             ledger_id: The ledger.
-            turn: If every bookie stores every entry, readers with different values prefer different
+            replica_offset: If every bookie stores every entry, readers with different values prefer different
                 bookies.
 
         Raises:
             NoSuchLedger: The ledger does not exist or is being deleted.
             LedgerStateUnknown: Too few bookies answered, so the LAC is unknown.
         """
-        reader = await self.follow(ledger_id, turn=turn)
+        reader = await self.follow(ledger_id, replica_offset=replica_offset)
         if not reader.closed:
             try:
                 await reader.refresh_lac()
@@ -279,7 +279,7 @@ class LedgerClient:
                 raise
         return reader
 
-    async def follow(self, ledger_id: int, *, turn: int = 0) -> LedgerReader:
+    async def follow(self, ledger_id: int, *, replica_offset: int = 0) -> LedgerReader:
         """Open a reader as `open` does, but without a request for the LAC.
 
         For readers that wait for new entries.
@@ -294,7 +294,7 @@ class LedgerClient:
             pool=self.pool,
             options=self.options,
             first_poll=int(self._host.random.random() * metadata.ensemble_size),
-            replica_offset=turn,
+            replica_offset=replica_offset,
         )
 
     async def different_copy(self, ledger_id: int, digests: Sequence[int]) -> str:

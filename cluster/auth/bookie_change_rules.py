@@ -20,7 +20,7 @@ from ...ledger.model import ledger_keys as keys
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
 from ...log.model.log_keys import decode_log_id, lock_key, segment_key, state_key
 from ...log.model.log_state import LogState
-from ...log.model.segment_expiry import CLOCK_KEY, Stamps, decode_clock, stamps_key
+from ...log.model.segment_expiry import CLOCK_KEY, SegmentCloseTimes, decode_clock, stamps_key
 from ...log.model.segment_record import SegmentRecord
 from ...log.model.stored_settings import (
     StoredSettings,
@@ -284,7 +284,7 @@ def _is_retention(change: KeyChange, before: LogState, after: LogState) -> bool:
         change.current_value(CLOCK_KEY),
     )
     if retention.retention_s and stamps_value is not None and clock_value is not None:
-        last_aged = Stamps.decode(stamps_value).last_older_than(
+        last_aged = SegmentCloseTimes.decode(stamps_value).last_older_than(
             decode_clock(clock_value), retention.retention_ms
         )
         if last <= last_aged:
@@ -360,19 +360,19 @@ def allows_stamps_change(change: KeyChange) -> bool:
     )
     if change.after is None or clock is None or stored is None:
         return False
-    before = Stamps() if change.before is None else _decode_or_empty(change.before)
+    before = SegmentCloseTimes() if change.before is None else _decode_or_empty(change.before)
     now, closed_to = decode_clock(clock), read_state(stored).first_open_segment - 1
     return all(
         mark in before.marks or (mark[1] == now and mark[0] <= closed_to)
-        for mark in Stamps.decode(change.after).marks
+        for mark in SegmentCloseTimes.decode(change.after).marks
     )
 
 
-def _decode_or_empty(value: bytes) -> Stamps:
+def _decode_or_empty(value: bytes) -> SegmentCloseTimes:
     try:
-        return Stamps.decode(value)
+        return SegmentCloseTimes.decode(value)
     except CorruptData:
-        return Stamps()  # ages start again
+        return SegmentCloseTimes()  # ages start again
 
 
 # --- bookies --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
 from ...log.format.dlsn import DLSN
 from ...log.model.log_keys import decode_log_id, segment_key, state_key
 from ...log.model.log_state import LogState
-from ...log.model.segment_expiry import Stamps
+from ...log.model.segment_expiry import SegmentCloseTimes
 from ...log.model.segment_record import SegmentRecord
 from ...metadata.auth.key_space import KeyChange
 from ...metadata.model.rights import MANAGE, OPERATOR, REPAIR_LEADER, REPLICA_HOLDER
@@ -382,4 +382,4 @@ def allows_stamps_change(change: KeyChange) -> bool:
         return True
     if change.after is None:
         return change.value_after(state_key(decode_log_id(change.key[ID_AT]))) is None
-    return change.before is None and Stamps.decode(change.after) == Stamps()
+    return change.before is None and SegmentCloseTimes.decode(change.after) == SegmentCloseTimes()

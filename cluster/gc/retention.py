@@ -38,7 +38,7 @@ from ...log.model.segment_expiry import (
     CLOCK_KEY,
     NO_HOLD,
     STEP_MAX_MS,
-    Stamps,
+    SegmentCloseTimes,
     decode_clock,
     encode_clock,
     stamps_key,
@@ -376,7 +376,9 @@ class Retention:
         if state.deleting:
             return
         stamps_item = items.get(stamps_at)
-        stored_stamps = Stamps() if stamps_item is None else self._decode_stamps(stamps_item)
+        stored_stamps = (
+            SegmentCloseTimes() if stamps_item is None else self._decode_stamps(stamps_item)
+        )
         open_segment = state.first_open_segment if state.in_progress else 0
         clock_ms = self._clock.now_ms
         every_ms = watched.options.retention_ms // CHECKS_PER_AGE
@@ -422,18 +424,20 @@ class Retention:
             raise Superseded
         watched.due_at = 0.0  # its writer changed the state in between
 
-    def _decode_stamps(self, item: KeyValue) -> Stamps:
+    def _decode_stamps(self, item: KeyValue) -> SegmentCloseTimes:
         """Return the stored times of a log.
 
         If they are damaged, ages start again, so that segments are deleted later and never earlier.
         """
         try:
-            return Stamps.decode(item.value)
+            return SegmentCloseTimes.decode(item.value)
         except CorruptData as error:
             log.warning("%r: %s; ages start again from now", item.key, error)
-            return Stamps()
+            return SegmentCloseTimes()
 
-    async def _last_to_truncate(self, watched: _WatchedLog, state: LogState, stamps: Stamps) -> int:
+    async def _last_to_truncate(
+        self, watched: _WatchedLog, state: LogState, stamps: SegmentCloseTimes
+    ) -> int:
         """Return the number of the last segment to truncate; 0 for none."""
         options = watched.options
         last = 0
@@ -457,12 +461,12 @@ class Retention:
         holds: list[tuple[int, DLSN]] = []
         async for item in Scan(self._metadata, position_key(log_id, ""), limit=PAGE):
             position = PositionRecord.decode(item.value)
-            holds.append((position.held_ms, position.dlsn))
+            holds.append((position.hold_renewed_ms, position.dlsn))
         async for item in Scan(self._metadata, work_key(log_id, ""), limit=PAGE):
             queue = WorkState.decode(item.value)
-            holds.append((queue.held_ms, queue.floor))
-        for held_ms, dlsn in holds:
-            if held_ms != NO_HOLD and self._clock.now_ms - held_ms < at_most_ms:
+            holds.append((queue.hold_renewed_ms, queue.floor))
+        for hold_renewed_ms, dlsn in holds:
+            if hold_renewed_ms != NO_HOLD and self._clock.now_ms - hold_renewed_ms < at_most_ms:
                 last = min(last, dlsn.segment - 1)
         return last
 

@@ -5,8 +5,8 @@ its epoch protects it (`distributedlog/log/takeover/orphaned_segment.py`). A log
 observations 15 s apart found no lock holder, and no entry was added or confirmed in between. In addition,
 this process must have reached the metadata store at each check in between.
 
-A running writer rolls to other bookies automatically (`LedgerWriter.unwanted`). A ledger that no log refers
-to holds no acknowledged data, and stays open.
+A running writer rolls to other bookies automatically (`LedgerWriter.should_close_early`). A ledger that no
+log refers to holds no acknowledged data, and stays open.
 """
 
 from collections import deque

@@ -27,7 +27,7 @@ from ...log.model.log_keys import (
     parse_staged_key,
 )
 from ...log.model.log_state import LogState
-from ...log.model.segment_expiry import CLOCK_KEY, Stamps, decode_clock
+from ...log.model.segment_expiry import CLOCK_KEY, SegmentCloseTimes, decode_clock
 from ...log.model.segment_record import SegmentRecord
 from ...log.model.stored_settings import BIND_PREFIX, CONF_PREFIX, StoredSettings
 from ...log.segments.app_versions import AppVersion
@@ -91,7 +91,7 @@ _LOG_RECORD_DECODERS: Mapping[bytes, Callable[[bytes], object]] = {
     b"work": WorkState.decode,
     b"worker": LockRecord.decode,
     b"txn": AppVersion.decode,
-    b"stamps": Stamps.decode,
+    b"stamps": SegmentCloseTimes.decode,
 }
 
 FEW_RECORDS: Mapping[bytes, Decode] = {

@@ -278,8 +278,8 @@ class Log:
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
-        follower = await self._open_state_watch()
-        last = await last_readable(self._context.metadata, follower, self._context.ledgers)
+        state_watch = await self._open_state_watch()
+        last = await last_readable(self._context.metadata, state_watch, self._context.ledgers)
         if last is None:
             raise self._log_empty_error()
         return last
@@ -306,11 +306,11 @@ class Log:
         AlreadyClosed.
         """
         context = self._context
-        follower = await self._open_state_watch()
-        last = await last_readable(context.metadata, follower, context.ledgers)
+        state_watch = await self._open_state_watch()
+        last = await last_readable(context.metadata, state_watch, context.ledgers)
         if last is None:
             raise self._log_empty_error()
-        record = await follower.segment(last.segment)
+        record = await state_watch.segment(last.segment)
         return await record_at(context.ledgers, self.name, record, last)
 
     async def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
@@ -330,11 +330,13 @@ class Log:
             if given is not None:
                 check_dlsn(given)
         context = self._context
-        follower = await self._open_state_watch()
-        end = await count_before(context.metadata, follower, context.ledgers, to)
+        state_watch = await self._open_state_watch()
+        end = await count_before(context.metadata, state_watch, context.ledgers, to)
         if from_ is None:
-            return max(0, end - follower.state.truncated_sequence_id)
-        return max(0, end - await count_before(context.metadata, follower, context.ledgers, from_))
+            return max(0, end - state_watch.state.truncated_sequence_id)
+        return max(
+            0, end - await count_before(context.metadata, state_watch, context.ledgers, from_)
+        )
 
     async def describe(self, *, segments_max: int = DESCRIBED_SEGMENTS_MAX) -> LogDescription:
         """Describe the log: state, ends, counts, owner and segments.
@@ -346,11 +348,11 @@ class Log:
         AlreadyClosed.
         """
         check_whole("segments_max", segments_max, 1)
-        follower = await self._open_state_watch()
-        metadata, state = self._context.metadata, follower.state
+        state_watch = await self._open_state_watch()
+        metadata, state = self._context.metadata, state_watch.state
         newest = max(state.first_segment, state.last_segment + 1 - segments_max)
         segments = await segments_page(metadata, state, newest, segments_max)
-        last = await last_readable(metadata, follower, self._context.ledgers)
+        last = await last_readable(metadata, state_watch, self._context.ledgers)
         first = None
         if last is not None:
             first = await first_readable(metadata, state)
@@ -416,10 +418,10 @@ class Log:
             check_txid(txid)
         before_ms = None if before is None else to_epoch_ms(before, "before")
         context = self._context
-        follower = await self._open_state_watch()
+        state_watch = await self._open_state_watch()
         if dlsn is None:
-            dlsn = await self._search(follower, txid, before_ms)
-        return await truncate(context.metadata, context.ledgers, follower, dlsn)
+            dlsn = await self._search(state_watch, txid, before_ms)
+        return await truncate(context.metadata, context.ledgers, state_watch, dlsn)
 
     async def settings(self) -> StoredSettings:
         """Return the stored settings of the log, and the metadata of its user.
@@ -645,9 +647,9 @@ class Log:
         """
         _check_page(first, limit)
         context = self._context
-        follower = await self._open_state_watch()
+        state_watch = await self._open_state_watch()
         return await take_snapshot(
-            context.metadata, context.ledgers, follower, first=first, limit=limit
+            context.metadata, context.ledgers, state_watch, first=first, limit=limit
         )
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
@@ -856,7 +858,7 @@ class Log:
         idle_error_s: float | None,
     ) -> LogReader:
         try:
-            follower = await self._open_state_watch()
+            state_watch = await self._open_state_watch()
         except LogNotFound as error:
             if not isinstance(start, Position):
                 raise
@@ -865,7 +867,7 @@ class Log:
                 context.metadata, context.namespace, self.name, held_position
             ) from error
         fetcher = await open_fetcher(
-            self._context, follower, start, to, skip=skip, on_skipped=on_skipped
+            self._context, state_watch, start, to, skip=skip, on_skipped=on_skipped
         )
         self._context.start(fetcher.run)
         return LogReader(fetcher.queue, idle_error_s)
@@ -898,9 +900,9 @@ class Log:
         tries_max: int,
         claim_s: float,
     ) -> WorkQueue:
-        follower = await self._open_state_watch()
+        state_watch = await self._open_state_watch()
         return await open_work_queue(
-            self._context, follower, name, at=at, hold=hold, tries_max=tries_max, claim_s=claim_s
+            self._context, state_watch, name, at=at, hold=hold, tries_max=tries_max, claim_s=claim_s
         )
 
     async def _open_byte_writer(self, opening: Opening[LogWriter]) -> ByteWriter:
@@ -913,7 +915,7 @@ class Log:
     async def _open_byte_reader(self, offset: int, follows: bool) -> ByteReader:
         context, log_id = self._context, await self._resolve_log_id()
 
-        async def follower() -> StateWatch:
+        async def watch_log() -> StateWatch:
             """Watch this incarnation of the log, whatever its present name is."""
             try:
                 return await open_state_watch(
@@ -927,19 +929,19 @@ class Log:
 
         async def open_at(txid: int, to_end: bool) -> LogReader:
             to: Literal["end"] | None = "end" if to_end else None
-            fetcher = await open_fetcher(context, await follower(), TxidStart(txid), to)
+            fetcher = await open_fetcher(context, await watch_log(), TxidStart(txid), to)
             context.start(fetcher.run)
             return LogReader(fetcher.queue)
 
         async def end() -> int:
-            state_watch = await follower()
+            state_watch = await watch_log()
             last = await last_readable(context.metadata, state_watch, context.ledgers)
             if last is None:
                 return max(0, state_watch.state.last_txid)
             record = await state_watch.segment(last.segment)
             return (await record_at(context.ledgers, self.name, record, last)).txid
 
-        check_stream((await follower()).state)
+        check_stream((await watch_log()).state)
         return ByteReader(self.name, offset, follow=follows, open_reader_at=open_at, end_offset=end)
 
     async def _watch_segments(self, first: int | None) -> SegmentWatch:
@@ -947,12 +949,14 @@ class Log:
         self._context.start(watch.run)
         return watch
 
-    async def _search(self, follower: StateWatch, txid: int | None, since_ms: int | None) -> DLSN:
+    async def _search(
+        self, state_watch: StateWatch, txid: int | None, since_ms: int | None
+    ) -> DLSN:
         metadata, ledgers = self._context.metadata, self._context.ledgers
         if txid is not None:
-            return await find_txid(metadata, follower, ledgers, txid)
+            return await find_txid(metadata, state_watch, ledgers, txid)
         assert since_ms is not None, "either txid or since_ms is given"
-        return await find_time(metadata, follower, ledgers, since_ms)
+        return await find_time(metadata, state_watch, ledgers, since_ms)
 
     async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
         try:
@@ -974,8 +978,8 @@ class Log:
         entry_bytes: int,
         digest: bool,
     ) -> SegmentWriter:
-        follower = await self._open_state_watch()
-        context, state = self._context, follower.state
+        state_watch = await self._open_state_watch()
+        context, state = self._context, state_watch.state
         return await open_external_segment(
             context,
             state,

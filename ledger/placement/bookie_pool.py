@@ -150,7 +150,7 @@ class BookiePool:
         """Whether the bookie is being decommissioned."""
         return bookie_id in self._leaving_bookies
 
-    def unwanted_bookies(self) -> set[str]:
+    def bookies_to_leave(self) -> set[str]:
         """Return the bookies on which no ledger should stay open.
 
         They are being decommissioned, or have not been registered for `UNREGISTERED_S`.

@@ -519,10 +519,10 @@ class EnsembleMonitor:
             self._wake.set()
 
     @property
-    def unwanted(self) -> bool:
+    def should_close_early(self) -> bool:
         """Whether a new ledger would avoid bookies of this ledger on which no ledger should stay open."""
-        unwanted, limbo_below = self._pool.unwanted_bookies(), self._pool.limbo_below
-        if not unwanted and not limbo_below:
+        bookies_to_leave, limbo_below = self._pool.bookies_to_leave(), self._pool.limbo_below
+        if not bookies_to_leave and not limbo_below:
             return False
         bookies = self._change.metadata.bookies()
         waiting_bookies = {
@@ -530,7 +530,7 @@ class EnsembleMonitor:
             for bookie, below in limbo_below.items()
             if bookie in bookies and self._waits(bookie, below)
         }
-        if not waiting_bookies and unwanted.isdisjoint(bookies):
+        if not waiting_bookies and bookies_to_leave.isdisjoint(bookies):
             return False
         usable_count = sum(
             bookie.id in waiting_bookies

@@ -194,7 +194,7 @@ class LedgerWriter:
         return self._pending_adds.in_flight_bytes
 
     def add(self, buffers: Sequence[Buffer], payload_bytes: int) -> int:
-        """Send one entry and return its ID. Call it only if there is `room`.
+        """Send one entry and return its ID. Call it only if there is `has_capacity`.
 
         Args:
             buffers: The payload, in parts.
@@ -232,7 +232,7 @@ class LedgerWriter:
 
     def _wake_waiters(self) -> None:
         """Wake tasks that wait for capacity or acknowledgements."""
-        if self._capacity_event is not None and self.room:
+        if self._capacity_event is not None and self.has_capacity:
             self._capacity_event.set()
             self._capacity_event = None
         if self._acked_event is not None:
@@ -331,7 +331,7 @@ class LedgerWriter:
     # --- back-pressure ----------------------------------------------------------------------------
 
     @property
-    def room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether an entry may be added now. True after an error, so that `add` raises it."""
         if self.error is not None:
             return True
@@ -363,11 +363,11 @@ class LedgerWriter:
     @property
     def throttled(self) -> bool:
         """Whether a slow slot blocks the writer at a limit."""
-        return not self.room and self._throttled
+        return not self.has_capacity and self._throttled
 
     async def wait_capacity(self) -> None:
-        """Wait until there is `room`, or an error."""
-        while not self.room:
+        """Wait until there is `has_capacity`, or an error."""
+        while not self.has_capacity:
             self._in_flight_bytes.join_queue()
             if self._capacity_event is None:
                 self._capacity_event = trio.Event()
@@ -398,10 +398,10 @@ class LedgerWriter:
         return self._ensemble_monitor.needs_roll
 
     @property
-    def unwanted(self) -> bool:
+    def should_close_early(self) -> bool:
         """Whether the ledger should be closed because of a bookie, even if empty
-        (`EnsembleMonitor.unwanted`)."""
-        return self._ensemble_monitor.unwanted
+        (`EnsembleMonitor.should_close_early`)."""
+        return self._ensemble_monitor.should_close_early
 
     # --- the end ----------------------------------------------------------------------------------
 

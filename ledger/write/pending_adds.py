@@ -27,7 +27,7 @@ RELEASE_BATCH = 8
 """After this many confirmed entries, an add releases records that are no longer needed.
 
 For each single-record entry, a release would cost as much as its add. Large entries are released sooner, by
-their bytes (`LedgerWriter.room`).
+their bytes (`LedgerWriter.has_capacity`).
 """
 
 

@@ -28,7 +28,12 @@ from distributedlog.ledger.placement.bookie_pool import BookiePool
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.model import log_keys
 from distributedlog.log.model.log_state import LogState
-from distributedlog.log.model.segment_expiry import CLOCK_KEY, Stamps, encode_clock, stamps_key
+from distributedlog.log.model.segment_expiry import (
+    CLOCK_KEY,
+    SegmentCloseTimes,
+    encode_clock,
+    stamps_key,
+)
 from distributedlog.log.model.segment_record import SegmentRecord
 from distributedlog.log.model.stored_settings import StoredSettings, conf_key
 from distributedlog.metadata.client.metadata_client import MetadataClient
@@ -562,7 +567,7 @@ def test_a_stolen_bookie_that_repairs(city: City) -> None:
             deleted = replace(ledger, owner=None).deleting()
             moved = replace(ledger.ensembles[0], bookies=("a", "b"))
             shorter = replace(ledger, last_entry=-1, length=0)
-            old = Stamps(((state.first_open_segment - 1, 0),))
+            old = SegmentCloseTimes(((state.first_open_segment - 1, 0),))
             wanted = StoredSettings({"retention_s": 1.0, "retention_segments_min": 0})
             attempts: tuple[tuple[Put | Delete, ...], ...] = (
                 (cut,),

@@ -35,22 +35,26 @@ from distributedlog.log.consumers.work_state import WorkItem, WorkItemStatus, Wo
 from distributedlog.log.declarations.compression_codecs import CODEC_NAMES, LZ4, ZSTD
 from distributedlog.log.format import record
 from distributedlog.log.format.compression import Compression
-from distributedlog.log.format.control_record import LastRecord, build_control, last_record
+from distributedlog.log.format.control_record import (
+    LastRecord,
+    build_control_entry,
+    decode_last_record,
+)
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.producer_section import encode_section as encode_producers
 from distributedlog.log.format.producer_section import read_producer_section
 from distributedlog.log.format.producer_table import (
-    BatchSpan,
+    FrameSpan,
     Producer,
     ProducerOpening,
     ProducerTable,
-    StoredBatch,
+    StoredFrame,
 )
 from distributedlog.log.model import deleted_log as tombstone
 from distributedlog.log.model import log_keys
 from distributedlog.log.model.lock_record import LockRecord
 from distributedlog.log.model.log_state import LogEnd, LogState
-from distributedlog.log.model.segment_expiry import Stamps, decode_clock, encode_clock
+from distributedlog.log.model.segment_expiry import SegmentCloseTimes, decode_clock, encode_clock
 from distributedlog.log.model.segment_record import (
     SegmentBegin,
     SegmentEnd,
@@ -178,7 +182,7 @@ def entry_of(body: bytes) -> object:
 
 
 def last_record_of(body: bytes) -> object:
-    return last_record(6, body, record.decode_header(body))
+    return decode_last_record(6, body, record.decode_header(body))
 
 
 def resealed_entry(body: bytes) -> bytes:
@@ -259,7 +263,7 @@ MANIFEST = Manifest(
 
 PRODUCERS = ProducerTable(
     [
-        Producer(1, "first", 7, 8, deque([StoredBatch(4, 2, 1, 3, 0), StoredBatch(6, 1, 2, 0, 5)])),
+        Producer(1, "first", 7, 8, deque([StoredFrame(4, 2, 1, 3, 0), StoredFrame(6, 1, 2, 0, 5)])),
         Producer(3, "an other", 0, 9),
     ],
     next_number=4,
@@ -1322,10 +1326,10 @@ CODECS = [
     ),
     Codec(
         "a log's stamps",
-        Stamps.decode,
-        [Stamps(((3, 10), (5, 20)), 6, 15).encode()],
+        SegmentCloseTimes.decode,
+        [SegmentCloseTimes(((3, 10), (5, 20)), 6, 15).encode()],
         STORED,
-        ("distributedlog/log/model/segment_expiry.py Stamps.decode",),
+        ("distributedlog/log/model/segment_expiry.py SegmentCloseTimes.decode",),
     ),
     Codec(
         "the retention clock",
@@ -1388,11 +1392,13 @@ CODECS = [
         "a control entry",
         last_record_of,
         [
-            b"".join(build_control(LastRecord(5, 0, 3), 4, records_before=7, written_ms=9)[0]),
+            b"".join(
+                build_control_entry(LastRecord(5, 0, 3), 4, records_before=7, written_ms=9)[0]
+            ),
             entry_bytes(flags=record.FLAG_CONTROL, sections=((9, 0, b"more"), (4, 0, bytes(24)))),
         ],
         STORED,
-        ("distributedlog/log/format/control_record.py last_record",),
+        ("distributedlog/log/format/control_record.py decode_last_record",),
         "bytes",
     ),
     Codec(
@@ -1419,7 +1425,7 @@ CODECS = [
                         1,
                         0,
                         encode_producers(
-                            3, 9, 4, spans=[BatchSpan(1, 5, 0, 1), BatchSpan(2, 0, 1, 1)]
+                            3, 9, 4, spans=[FrameSpan(1, 5, 0, 1), FrameSpan(2, 0, 1, 1)]
                         ),
                     ),
                 )

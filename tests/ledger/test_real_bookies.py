@@ -164,30 +164,30 @@ async def test_a_ledger_on_a_bookie_that_is_to_leave_or_gone_is_unwanted_where_t
         client = await cluster.client()
         writer = await client.create()
         one, other, third = (await record_of(cluster, writer)).last_fragment.bookies
-        assert not writer.unwanted
+        assert not writer.should_close_early
 
         await cluster.put(Put(leaving_key(one), b""))
         await trio.sleep(0.1)
-        assert writer.unwanted
+        assert writer.should_close_early
         assert one not in [candidate.id for candidate in client.pool.candidates()]
         for _ in range(10):
             following = await client.create()
             assert one not in (await record_of(cluster, following)).bookies()
-            assert not following.unwanted
+            assert not following.should_close_early
             following.abort()
 
         await cluster.put(Delete(leaving_key(one)))
         await trio.sleep(0.1)
-        assert not writer.unwanted
+        assert not writer.should_close_early
         await cluster.stop(other)
         await trio.sleep(UNREGISTERED_S - 1)
-        assert not writer.unwanted
+        assert not writer.should_close_early
         await trio.sleep(2)
-        assert writer.unwanted
+        assert writer.should_close_early
         for bookie in ("b0", "b1", "b2", "b3", "b4"):
             if bookie not in (one, other, third):
                 await cluster.stop(bookie)
-        assert not writer.unwanted
+        assert not writer.should_close_early
         writer.abort()
 
 
@@ -201,33 +201,33 @@ async def test_a_ledger_that_a_bookie_has_in_limbo_should_end_once_new_ones_are_
         await trio.sleep(2 * BLOCK_LIFETIME_S)
         said = client.pool.registration("b1")
         assert said is not None
-        assert not writer.unwanted
+        assert not writer.should_close_early
 
         await cluster.put(Delete(bookie_key("b1")))  # it was started again
         await trio.sleep(1)
         lost = replace(said, limbo_below=await next_ledger(cluster.store))
         await cluster.put(Put(bookie_key("b1"), lost.encode()))
         await trio.sleep(BLOCK_LIFETIME_S / 2)
-        assert not writer.unwanted
+        assert not writer.should_close_early
         await trio.sleep(BLOCK_LIFETIME_S / 2 + 1)
-        assert writer.unwanted
+        assert writer.should_close_early
 
         following = await client.create()
         await trio.sleep(2 * BLOCK_LIFETIME_S)
-        assert not following.unwanted
+        assert not following.should_close_early
         assert "b1" in (await record_of(cluster, following)).bookies()
 
         beyond = replace(said, limbo_below=1 << 60)  # that cannot be
         await cluster.put(Put(bookie_key("b1"), beyond.encode()))
         young = await client.create()
         await trio.sleep(BLOCK_LIFETIME_S - 1)
-        assert not young.unwanted  # else each would end as soon as it was made
+        assert not young.should_close_early  # else each would end as soon as it was made
         await trio.sleep(2)
-        assert young.unwanted
+        assert young.should_close_early
 
         await cluster.put(Put(bookie_key("b1"), said.encode()))
         await trio.sleep(1)
-        assert not writer.unwanted
+        assert not writer.should_close_early
         for one in (writer, following, young):
             one.abort()
 
@@ -251,7 +251,7 @@ async def test_a_writer_that_was_refused_for_limbo_leaves_as_well(
 
         assert writer.lac == 0
         assert not writer.needs_roll
-        assert writer.unwanted
+        assert writer.should_close_early
         following = await client.create()
         following.add([b"x"], 1)
         await trio.sleep(1)

@@ -74,8 +74,8 @@ def turns(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     original = world.ledgers.open
 
-    async def opened(ledger_id: int, *, turn: int = 0) -> Any:
-        found.append(turn)
+    async def opened(ledger_id: int, *, replica_offset: int = 0) -> Any:
+        found.append(replica_offset)
         return await original(ledger_id)
 
     monkeypatch.setattr(world.ledgers, "open", opened)

@@ -138,7 +138,7 @@ class ModelWriter:
         self.ledger_id = prepared.ledger_id
         self.lac = -1
         self.error: DistributedLogError | None = None
-        self.needs_roll = self.unwanted = False
+        self.needs_roll = self.should_close_early = False
         self.on_confirmed = on_confirmed
         self.on_failed = on_failed
         self.added = 0
@@ -162,11 +162,11 @@ class ModelWriter:
         return sum(self._lengths[self.lac + 1 :])
 
     @property
-    def room(self) -> bool:
+    def has_capacity(self) -> bool:
         return self.added - 1 - self.lac < self._cluster.window
 
     async def wait_capacity(self) -> None:
-        while not self.room and self.error is None:
+        while not self.has_capacity and self.error is None:
             await self.store.changed.wait()
 
     def add(self, buffers: Sequence[Buffer], payload_bytes: int) -> int:
@@ -421,7 +421,7 @@ class ModelLedgers:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         return ModelFound(ledger_id, found.version, fields)
 
-    async def open(self, ledger_id: int, *, turn: int = 0) -> ModelReader:
+    async def open(self, ledger_id: int, *, replica_offset: int = 0) -> ModelReader:
         self.stores.setdefault(ledger_id, Store())
         reader = ModelReader(self, ledger_id)
         await reader.look()

@@ -12,7 +12,11 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.log.format.compression import Compression
-from distributedlog.log.format.control_record import LastRecord, build_control, last_record
+from distributedlog.log.format.control_record import (
+    LastRecord,
+    build_control_entry,
+    decode_last_record,
+)
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.packed_columns import copy_and_check_packed
 from distributedlog.log.format.record import (
@@ -122,9 +126,9 @@ async def test_the_next_segment_is_open_before_it_is_written(
     opened: list[int] = []
     original = world.ledgers.open
 
-    async def noted(ledger_id: int, *, turn: int = 0) -> Any:
+    async def noted(ledger_id: int, *, replica_offset: int = 0) -> Any:
         opened.append(ledger_id)
-        return await original(ledger_id, turn=turn)
+        return await original(ledger_id, replica_offset=replica_offset)
 
     world.ledgers.open = noted  # type: ignore[method-assign]
     async with rolled(world) as (_, writer, tail, _):
@@ -143,8 +147,8 @@ async def test_readers_have_time_to_open_it_before_it_is_entered(
     opened: list[int] = []
     original, get = world.ledgers.open, world.metadata.get
 
-    async def noted(ledger_id: int, *, turn: int = 0) -> Any:
-        found = await original(ledger_id, turn=turn)
+    async def noted(ledger_id: int, *, replica_offset: int = 0) -> Any:
+        found = await original(ledger_id, replica_offset=replica_offset)
         opened.append(world.ledgers.writers[-1].added)
         return found
 
@@ -194,7 +198,7 @@ async def test_a_reader_that_goes_over_at_the_sight_of_the_next_segment_is_found
     """Planted: that the next one has an entry is taken for a proof that all of this one was had."""
 
     def at_sight(self: NextSegment, entry: int, sequence_id: int | None) -> bool:
-        return self.begin is not None
+        return self.previous_end is not None
 
     monkeypatch.setattr(NextSegment, "proves_read_before", at_sight)
     async with world.process(**ONE_EACH) as ns:
@@ -222,10 +226,10 @@ async def test_what_proves_that_all_of_a_segment_was_had(world: World) -> None:
         follower = await log._open_state_watch()
         before = SegmentRecord(1, 7, 1, 0, start_sequence_id=0)
         following = NextSegment(
-            before, follower, world.ledgers, wait_s=1.0, on_begin_known=lambda _: None
+            before, follower, world.ledgers, wait_s=1.0, on_previous_end_known=lambda _: None
         )
         assert not following.proves_read_before(10**9, None), "nothing is known yet"
-        following.begin = SegmentBegin(4, 9)
+        following.previous_end = SegmentBegin(4, 9)
         assert following.proves_read_before(5, 9)
         assert following.proves_read_before(5, None), "it has counted nothing"
         assert not following.proves_read_before(4, None), "entry 4 comes next"
@@ -351,8 +355,8 @@ async def test_readers_that_end_between_two_segments_leave_nothing_open(
     readers: list[Any] = []
     original = world.ledgers.open
 
-    async def noted(ledger_id: int, *, turn: int = 0) -> Any:
-        readers.append(await original(ledger_id, turn=turn))
+    async def noted(ledger_id: int, *, replica_offset: int = 0) -> Any:
+        readers.append(await original(ledger_id, replica_offset=replica_offset))
         return readers[-1]
 
     world.ledgers.open = noted  # type: ignore[method-assign]
@@ -393,7 +397,7 @@ def packed() -> tuple[list[Buffer], int]:
 
 
 def control() -> tuple[list[Buffer], int]:
-    return build_control(LastRecord(3, 0, 5), 7, records_before=2, written_ms=9)
+    return build_control_entry(LastRecord(3, 0, 5), 7, records_before=2, written_ms=9)
 
 
 @pytest.mark.parametrize("build_one", [lone, several, packed, control])
@@ -411,7 +415,7 @@ def test_any_first_entry_says_where_the_segment_before_ended(build_one: Any) -> 
         decode_columns(plain, decode_header(plain), Origin(2, 0, 0)).tuples()
     )
     if header.is_control:
-        assert last_record(4, entry, header) == LastRecord(3, 0, 5)
+        assert decode_last_record(4, entry, header) == LastRecord(3, 0, 5)
 
 
 @pytest.mark.extra

@@ -48,7 +48,7 @@ async def test_a_purge_between_planning_and_reading(
             if ledger_goes:
                 original = world.ledgers.open
 
-                async def without(ledger_id: int, *, turn: int = 0):  # type: ignore[no-untyped-def]
+                async def without(ledger_id: int, *, replica_offset: int = 0):  # type: ignore[no-untyped-def]
                     raise NoSuchLedger(f"ledger {ledger_id} does not exist")
 
                 world.ledgers.open = without  # type: ignore[method-assign]
@@ -84,7 +84,7 @@ async def test_a_purge_of_what_lies_before_a_reader_cuts_nothing_off(
         original = world.ledgers.open
         gone: list[int] = []
 
-        async def purged(ledger_id: int, *, turn: int = 0):  # type: ignore[no-untyped-def]
+        async def purged(ledger_id: int, *, replica_offset: int = 0):  # type: ignore[no-untyped-def]
             if not gone:
                 gone.append(ledger_id)
                 await change_state(world, await ns.resolve_name("l"), first_segment=2)
@@ -110,7 +110,7 @@ async def test_a_deletion_between_planning_and_reading(
             key = state_key(await ns.resolve_name("l"))
             await world.metadata.transact(Transaction((), (Delete(key),)))
 
-            async def without(ledger_id: int, *, turn: int = 0):  # type: ignore[no-untyped-def]
+            async def without(ledger_id: int, *, replica_offset: int = 0):  # type: ignore[no-untyped-def]
                 raise NoSuchLedger(f"ledger {ledger_id} does not exist")
 
             world.ledgers.open = without  # type: ignore[method-assign]

@@ -101,7 +101,7 @@ class CountedLedgers(ModelLedgers):
 
     reads = 0
 
-    async def open(self, ledger_id: int, *, turn: int = 0) -> ModelReader:
+    async def open(self, ledger_id: int, *, replica_offset: int = 0) -> ModelReader:
         if ledger_id not in self.stores:
             store = self.stores[ledger_id] = Store()
             for entry in range(ENTRIES):
@@ -117,7 +117,7 @@ class CountedLedgers(ModelLedgers):
             await self.metadata.transact(
                 Transaction((), (Put(b"ledger/%016x" % ledger_id, value),))
             )
-        reader = await super().open(ledger_id, turn=turn)
+        reader = await super().open(ledger_id, replica_offset=replica_offset)
         read = reader.read
 
         async def counted(first: int, last: int, *, bytes_max: int) -> object:

@@ -101,8 +101,8 @@ async def test_ledgers_that_were_read_below_the_ring_are_closed(
     opened: list[ModelReader] = []
     original = world.ledgers.open
 
-    async def counted(ledger_id: int, *, turn: int = 0) -> ModelReader:
-        opened.append(await original(ledger_id, turn=turn))
+    async def counted(ledger_id: int, *, replica_offset: int = 0) -> ModelReader:
+        opened.append(await original(ledger_id, replica_offset=replica_offset))
         return opened[-1]
 
     monkeypatch.setattr(world.ledgers, "open", counted)

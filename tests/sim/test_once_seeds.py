@@ -36,7 +36,7 @@ def test_seeds_store_each_producers_records_once() -> None:
 async def forgetful(*args: Any) -> ProducerTable | None:
     table = await recover_producers(*args)
     for row in () if table is None else table.rows.values():
-        row.next_sequence -= row.stored_batches.pop().records if row.stored_batches else 0
+        row.next_sequence -= row.stored_frames.pop().records if row.stored_frames else 0
     return table
 
 

@@ -64,7 +64,7 @@ async def truncate(
     state = state_watch.state
     point, sequence_id = await _resolve_point(ledgers, state_watch, to)
 
-    async def share(changed: LogState) -> Transaction:
+    async def extra_ops(changed: LogState) -> Transaction:
         if point.segment < changed.first_segment:
             return Transaction()
         return Transaction((), (Put(purge_key(changed.log_id), b""),))
@@ -74,7 +74,7 @@ async def truncate(
         state.log_id,
         state.name,
         lambda state: state.with_truncation(point, sequence_id),
-        extra_ops=share,
+        extra_ops=extra_ops,
     )
     return changed.truncated_to
 

@@ -318,17 +318,17 @@ class _Acquisition:
         """Return the position with the next generation, and the operations of its retention hold."""
         context, metadata = self._context, self._context.metadata
         old_position = PositionRecord.decode(stored_position.value)
-        held_ms, hold_ops = NO_HOLD, Transaction()
+        hold_renewed_ms, hold_ops = NO_HOLD, Transaction()
         if self._hold:
             now_ms = await clock_now(metadata)
-            held_ms, hold_ops = await prepare_hold(
-                metadata, self._log_id, old_position.held_ms, now_ms
+            hold_renewed_ms, hold_ops = await prepare_hold(
+                metadata, self._log_id, old_position.hold_renewed_ms, now_ms
             )
         new_position = PositionRecord(
             old_position.dlsn,
             context.clock_ms(),
             old_position.sequence_id,
-            held_ms,
+            hold_renewed_ms,
             old_position.generation + 1,
         )
         return new_position, hold_ops

@@ -195,7 +195,7 @@ class WorkQueue:
     def __init__(
         self,
         context: LogContext,
-        follower: StateWatch,
+        state_watch: StateWatch,
         name: str,
         worker_id: int,
         presence: EphemeralKey,
@@ -205,11 +205,11 @@ class WorkQueue:
         claim_s: float,
     ) -> None:
         self.name = name
-        self.log = follower.state.name
+        self.log = state_watch.state.name
         self._context = context
         self._metadata: Metadata = context.metadata
-        self._follower = follower
-        self._log_id = follower.state.log_id
+        self._state_watch = state_watch
+        self._log_id = state_watch.state.log_id
         self._key = work_key(self._log_id, name)
         self._worker_id = worker_id
         self._presence = presence
@@ -404,8 +404,8 @@ class WorkQueue:
     async def open_item(self, item: WorkItem, rest: bool) -> RangeReader:
         """Open a reader of an item, as the ranges of its segments."""
         self._check_open()
-        context, follower = self._context, self._follower
-        await follower.load()
+        context, state_watch = self._context, self._state_watch
+        await state_watch.load()
         first, end = item.first, item.end
         if end > self._readable_before:
             # Another process created the item. A value that was written by hand proves nothing (H141).
@@ -416,13 +416,15 @@ class WorkQueue:
                     f"readable only up to {snapshot.end_dlsn}"
                 )
         records = await segments_page(
-            self._metadata, follower.state, first.segment, end.segment - first.segment + 1
+            self._metadata, state_watch.state, first.segment, end.segment - first.segment + 1
         )
-        await follower.load()  # after the records, so that missing ones are known to be truncated
+        await (
+            state_watch.load()
+        )  # after the records, so that missing ones are known to be truncated
         if rest:
-            first = max(first, min(follower.state.earliest, end))
+            first = max(first, min(state_watch.state.earliest, end))
         else:
-            follower.check_position(*first)
+            state_watch.check_position(*first)
         ranges = ranges_between(
             self.log,
             incarnation_text(self._log_id),
@@ -440,7 +442,7 @@ class WorkQueue:
         try:
             with self._scope, error_boundary(what, self._end_with):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._follower.run)
+                    nursery.start_soon(self._state_watch.run)
                     while self._end_error is None:
                         await self._run_once()
                     nursery.cancel_scope.cancel()
@@ -630,13 +632,13 @@ class WorkQueue:
         None if nothing is readable there. Sets `_all_claimed` if the log is also sealed, so that waiting
         callers can return.
         """
-        first = self._follower.state.earliest
+        first = self._state_watch.state.earliest
         if first_unclaimed < first:
             return first  # a truncated range is a separate item, which is reported once
         end = next_item_end(self._segments, first_unclaimed, bytes_max)
         page: int | None = first_unclaimed.segment
         while end is None and page is not None:
-            await self._follower.load()  # `_load_snapshot` requires the newest state
+            await self._state_watch.load()  # `_load_snapshot` requires the newest state
             snapshot = await self._load_snapshot(page, SEGMENTS_PLANNED)
             self._segments, page = snapshot.segments, snapshot.next_segment
             if first_unclaimed < snapshot.first_dlsn:
@@ -648,7 +650,7 @@ class WorkQueue:
     async def _load_snapshot(self, first: int, limit: int) -> LogSnapshot:
         """Read the log's end and some of its segments. The state must have just been loaded."""
         snapshot = await take_snapshot(
-            self._metadata, self._context.ledgers, self._follower, first=first, limit=limit
+            self._metadata, self._context.ledgers, self._state_watch, first=first, limit=limit
         )
         self._readable_before = max(self._readable_before, snapshot.end_dlsn)
         return snapshot
@@ -656,10 +658,12 @@ class WorkQueue:
     async def _with_retention_hold(self, state: WorkState) -> tuple[WorkState, Transaction]:
         """Return the state with its hold on retention, and the operations that let retention see it."""
         if not self._hold:
-            return replace(state, held_ms=NO_HOLD), Transaction()
+            return replace(state, hold_renewed_ms=NO_HOLD), Transaction()
         now_ms = await clock_now(self._metadata)
-        held_ms, hold_ops = await prepare_hold(self._metadata, self._log_id, state.held_ms, now_ms)
-        return replace(state, held_ms=held_ms), hold_ops
+        hold_renewed_ms, hold_ops = await prepare_hold(
+            self._metadata, self._log_id, state.hold_renewed_ms, now_ms
+        )
+        return replace(state, hold_renewed_ms=hold_renewed_ms), hold_ops
 
     async def _wait_for_work(self) -> None:
         """Wait until there is a request, an item may be available, or a claim expires."""
@@ -689,19 +693,21 @@ class WorkQueue:
     async def _wait_for_new_records(self, scope: trio.CancelScope) -> None:
         """Wait until records may exist after the last item, then cancel ``scope``."""
         await trio.sleep(IDLE_DELAY_S)
-        state = self._follower.state
+        state = self._state_watch.state
         next_unclaimed = (
             DLSN.INITIAL if self._cached_state is None else self._cached_state[0].next_unclaimed
         )
         if not state.in_progress:
             last = state.last_segment
             with suppress(DistributedLogError):
-                await self._follower.wait_until(lambda now: now.last_segment > last or now.sealed)
+                await self._state_watch.wait_until(
+                    lambda now: now.last_segment > last or now.sealed
+                )
             if state.sealed:
                 await trio.sleep(POLL_INTERVAL_S)  # sealed, but not all is handled
         else:
             with suppress(DistributedLogError):
-                record = await self._follower.segment(state.first_open_segment)
+                record = await self._state_watch.segment(state.first_open_segment)
                 after = next_unclaimed.entry - 1 if record.segment == next_unclaimed.segment else -1
                 ledger = await open_segment(self._context.ledgers, record)
                 try:
@@ -786,7 +792,7 @@ class WorkQueue:
 
 async def open_work_queue(
     context: LogContext,
-    follower: StateWatch,
+    state_watch: StateWatch,
     name: str,
     *,
     at: Literal["earliest", "latest"],
@@ -795,12 +801,12 @@ async def open_work_queue(
     claim_s: float,
 ) -> WorkQueue:
     """Open a work queue, as `Log.work_queue`."""
-    metadata, state = context.metadata, follower.state
+    metadata, state = context.metadata, state_watch.state
     key = work_key(state.log_id, check_position_name(name))
     if await metadata.get(key) is None:
         start = state.earliest
         if at == "latest":
-            snapshot = await take_snapshot(metadata, context.ledgers, follower, limit=1)
+            snapshot = await take_snapshot(metadata, context.ledgers, state_watch, limit=1)
             start = snapshot.end_dlsn
         reply = await metadata.transact(
             Transaction(
@@ -822,7 +828,7 @@ async def open_work_queue(
     )
     queue = WorkQueue(
         context,
-        follower,
+        state_watch,
         name,
         worker_id,
         presence,

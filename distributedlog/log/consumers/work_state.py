@@ -76,7 +76,7 @@ class WorkState:
     """The items from the floor to `next_unclaimed`. Each starts at the end of the one before."""
     set_aside_items: tuple[WorkItem, ...] = ()
     """The items that are dead-lettered, or that were and are retried, in the order of dead-lettering."""
-    held_ms: int = NO_HOLD
+    hold_renewed_ms: int = NO_HOLD
     """The retention clock of the last change, while the floor holds retention back. -1 if it does not."""
 
     def __post_init__(self) -> None:
@@ -264,7 +264,7 @@ class WorkState:
                 self.next_number,
                 items,
                 set_aside_items,
-                self.held_ms,
+                self.hold_renewed_ms,
             ]
         )
 
@@ -278,8 +278,8 @@ class WorkState:
         """
         what = "the state of a work queue"
         fields: list[Any] = decode_fields(value, FORMAT, 7, what)[:6]
-        lowest_unfinished, moved_ms, next_number, ends, stored_items, held_ms = check_stored(
-            fields, _STATE, what
+        lowest_unfinished, moved_ms, next_number, ends, stored_items, hold_renewed_ms = (
+            check_stored(fields, _STATE, what)
         )
         item_first, items = DLSN(*lowest_unfinished), list[WorkItem]()
         for segment, entry, slot, *other_fields in ends:
@@ -296,7 +296,7 @@ class WorkState:
                 next_number,
                 tuple(items),
                 tuple(set_aside_items),
-                held_ms,
+                hold_renewed_ms,
             )
         except AssertionError as error:  # the fields contradict each other
             raise CorruptData(f"{what} is inconsistent: {error}") from None

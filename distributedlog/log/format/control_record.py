@@ -31,7 +31,7 @@ class LastRecord:
     """The txid of the first record of the segment."""
 
 
-def build_control(
+def build_control_entry(
     last: LastRecord | None,
     max_txid: int,
     *,
@@ -62,7 +62,7 @@ def build_control(
     )
 
 
-def last_record(entry: int, payload: Buffer, header: EntryHeader) -> LastRecord | None:
+def decode_last_record(entry: int, payload: Buffer, header: EntryHeader) -> LastRecord | None:
     """Return the last record before a control entry, or None if its segment has no earlier record.
 
     Args:

@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ...runtime.interfaces.host import Buffer
 from .producer_table import (
-    BATCHES_KEPT,
+    FRAMES_KEPT,
     NAME_BYTES_MAX,
     PRODUCERS_MAX,
-    BatchSpan,
+    FrameSpan,
     Producer,
     ProducerOpening,
     ProducerTable,
-    StoredBatch,
+    StoredFrame,
 )
 from .record import decode_header, find_section
 
@@ -54,7 +54,7 @@ class ProducerSection:
     """The newest snapshot of the segment, or -1 if it has none yet."""
     clock_ms: int
     next_number: int
-    spans: tuple[BatchSpan, ...] = ()
+    spans: tuple[FrameSpan, ...] = ()
     openings: tuple[ProducerOpening, ...] = ()
     table: ProducerTable | None = None
     """Only in a snapshot: the producer table after all entries before it."""
@@ -65,7 +65,7 @@ def encode_section(
     clock_ms: int,
     next_number: int,
     *,
-    spans: Iterable[BatchSpan] = (),
+    spans: Iterable[FrameSpan] = (),
     openings: Iterable[ProducerOpening] = (),
     table: ProducerTable | None = None,
 ) -> bytes:
@@ -94,29 +94,29 @@ def encode_section(
                     row.next_sequence,
                     row.last_ms,
                     len(name),
-                    len(row.stored_batches),
+                    len(row.stored_frames),
                     0,
                 )
                 + _pad_to_8(name)
             )
             parts += [
                 _KEPT.pack(
-                    stored_batch.sequence,
-                    stored_batch.segment,
-                    stored_batch.entry,
-                    stored_batch.slot,
-                    stored_batch.records,
+                    stored_frame.sequence,
+                    stored_frame.segment,
+                    stored_frame.entry,
+                    stored_frame.slot,
+                    stored_frame.records,
                 )
-                for stored_batch in row.stored_batches
+                for stored_frame in row.stored_frames
             ]
     elif openings:
         flags = FLAG_OPENS
         opening_list = tuple(openings)
         parts.append(_COUNT.pack(len(opening_list), 0))
-        for stored_batch in opening_list:
-            name = stored_batch.name.encode()
+        for stored_frame in opening_list:
+            name = stored_frame.name.encode()
             parts.append(
-                _OPEN.pack(stored_batch.number, stored_batch.evicted_number, len(name))
+                _OPEN.pack(stored_frame.number, stored_frame.evicted_number, len(name))
                 + _pad_to_8(name)
             )
     parts[0] = _HEAD.pack(FORMAT, flags, span_count, snapshot_entry, clock_ms, next_number)
@@ -178,7 +178,7 @@ def decode_section(section: Buffer) -> ProducerSection:
         raise CorruptData(
             f"producer section with snapshot entry {snapshot_entry}, next number {next_number}"
         )
-    spans = tuple(BatchSpan(*span_fields) for span_fields in reader.read_many(_SPAN, span_count))
+    spans = tuple(FrameSpan(*span_fields) for span_fields in reader.read_many(_SPAN, span_count))
     if any(span.producer_number >= next_number or not span.records for span in spans):
         raise CorruptData(f"frames of unknown producers, or without records: {spans}")
     openings: tuple[ProducerOpening, ...] = ()
@@ -212,13 +212,13 @@ def _decode_table(reader: "_SectionReader", clock_ms: int, next_number: int) -> 
     rows = []
     for _ in range(producer_count):
         number, next_sequence, last_ms, name_bytes, kept_count, _ = reader.read(_ROW)
-        if kept_count > BATCHES_KEPT:
+        if kept_count > FRAMES_KEPT:
             raise CorruptData(
-                f"producer {number} has {kept_count} frames; the maximum is {BATCHES_KEPT}"
+                f"producer {number} has {kept_count} frames; the maximum is {FRAMES_KEPT}"
             )
         row = Producer(number, reader.read_name(name_bytes), next_sequence, last_ms)
         for sequence, segment, entry, slot, records in reader.read_many(_KEPT, kept_count):
-            row.stored_batches.append(StoredBatch(sequence, records, segment, entry, slot))
+            row.stored_frames.append(StoredFrame(sequence, records, segment, entry, slot))
         _check_adjacent(row)
         rows.append(row)
     return ProducerTable(rows, next_number=next_number, clock_ms=clock_ms)
@@ -226,17 +226,17 @@ def _decode_table(reader: "_SectionReader", clock_ms: int, next_number: int) -> 
 
 def _check_adjacent(row: Producer) -> None:
     """Check that the stored frames have no gap, in sequence and in the log, up to the next sequence."""
-    ends = [*[kept_batch.sequence for kept_batch in row.stored_batches][1:], row.next_sequence]
-    positions = [kept_batch.first for kept_batch in row.stored_batches]
+    ends = [*[kept_frame.sequence for kept_frame in row.stored_frames][1:], row.next_sequence]
+    positions = [kept_frame.first for kept_frame in row.stored_frames]
     if (
         row.number < 1
         or any(
-            kept_batch.sequence + kept_batch.records != end
-            for kept_batch, end in zip(row.stored_batches, ends, strict=bool(row.stored_batches))
+            kept_frame.sequence + kept_frame.records != end
+            for kept_frame, end in zip(row.stored_frames, ends, strict=bool(row.stored_frames))
         )
         or any(
-            kept_batch.segment < 1 or kept_batch.entry < 0 or kept_batch.records < 1
-            for kept_batch in row.stored_batches
+            kept_frame.segment < 1 or kept_frame.entry < 0 or kept_frame.records < 1
+            for kept_frame in row.stored_frames
         )
         or sorted(set(positions)) != positions
     ):

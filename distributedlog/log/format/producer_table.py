@@ -19,9 +19,9 @@ from ...runtime.interfaces.errors import CorruptData
 from .dlsn import DLSN
 
 PRODUCERS_MAX = 1000
-"""Maximum number of producers of one log. With `BATCHES_KEPT` it limits a snapshot, which is one entry, to
+"""Maximum number of producers of one log. With `FRAMES_KEPT` it limits a snapshot, which is one entry, to
 less than 1 MiB."""
-BATCHES_KEPT = 16
+FRAMES_KEPT = 16
 """Number of frames per producer whose positions are kept, and maximum number of unacknowledged frames per
 producer.
 
@@ -30,7 +30,7 @@ So the position of each unacknowledged frame is known.
 NAME_BYTES_MAX = 255
 
 
-class BatchSpan(NamedTuple):
+class FrameSpan(NamedTuple):
     """The range of a frame in an entry."""
 
     producer_number: int
@@ -40,7 +40,7 @@ class BatchSpan(NamedTuple):
     records: int
 
 
-class StoredBatch(NamedTuple):
+class StoredFrame(NamedTuple):
     """A stored frame and its position."""
 
     sequence: int
@@ -68,7 +68,7 @@ class ProducerOpening(NamedTuple):
 class EntryProducers:
     """The producer state of a batch of records: spans, openings or a snapshot."""
 
-    spans: list[BatchSpan] = field(default_factory=list)
+    spans: list[FrameSpan] = field(default_factory=list)
     openings: tuple[ProducerOpening, ...] = ()
     table: "ProducerTable | None" = None
     clock_ms: int = 0
@@ -85,7 +85,7 @@ class Producer:
     """The number of its records that are stored."""
     last_ms: int = 0
     """The log's clock (`ProducerTable.clock_ms`) when the producer last stored a record or was opened."""
-    stored_batches: deque[StoredBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    stored_frames: deque[StoredFrame] = field(default_factory=lambda: deque(maxlen=FRAMES_KEPT))
     """Its newest frames, oldest first."""
 
 
@@ -110,14 +110,12 @@ class ProducerTable:
     def copy(self) -> "ProducerTable":
         """Return an independent copy."""
         rows = [
-            Producer(
-                row.number, row.name, row.next_sequence, row.last_ms, row.stored_batches.copy()
-            )
+            Producer(row.number, row.name, row.next_sequence, row.last_ms, row.stored_frames.copy())
             for row in self.rows.values()
         ]
         return ProducerTable(rows, next_number=self.next_number, clock_ms=self.clock_ms)
 
-    def add_span(self, span: BatchSpan, segment: int, entry: int) -> None:
+    def add_span(self, span: FrameSpan, segment: int, entry: int) -> None:
         """Record that a frame is stored in an entry.
 
         Raises:
@@ -132,8 +130,8 @@ class ProducerTable:
             )
         row.next_sequence += span.records
         row.last_ms = self.clock_ms
-        row.stored_batches.append(
-            StoredBatch(span.sequence, span.records, segment, entry, span.slot)
+        row.stored_frames.append(
+            StoredFrame(span.sequence, span.records, segment, entry, span.slot)
         )
 
     def apply_opening(self, opened: ProducerOpening) -> Producer | None:
@@ -154,7 +152,7 @@ class ProducerTable:
             raise CorruptData(f"opened producer {opened.number} is already in the table")
         row = Producer(opened.number, opened.name, 0, self.clock_ms)
         if previous is not None:
-            row.next_sequence, row.stored_batches = previous.next_sequence, previous.stored_batches
+            row.next_sequence, row.stored_frames = previous.next_sequence, previous.stored_frames
             del self.rows[previous.number]
         self.rows[row.number] = self.by_name[row.name] = row
         self.next_number = max(self.next_number, row.number + 1)
@@ -162,7 +160,7 @@ class ProducerTable:
 
     def apply_entry(
         self,
-        spans: Iterable[BatchSpan],
+        spans: Iterable[FrameSpan],
         openings: Iterable[ProducerOpening],
         segment: int,
         entry: int,

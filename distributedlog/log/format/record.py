@@ -404,16 +404,16 @@ class EntryHeader:
         """Whether the entry holds no user record."""
         return bool(self.flags & FLAG_CONTROL)
 
-    def max_txid_in(self, base: int, txid_rule: int) -> int:
+    def max_txid_in(self, txid_base: int, txid_rule: int) -> int:
         """Return the greatest txid of the segment up to this entry.
 
         Args:
-            base: The txid base in the segment's record.
+            txid_base: The txid base in the segment's record.
             txid_rule: The txid rule in the segment's record.
         """
         if txid_rule == TXIDS_IN_ENTRIES:
             return self.max_txid
-        return base if txid_rule == TXIDS_CONSTANT else base + self.records_through - 1
+        return txid_base if txid_rule == TXIDS_CONSTANT else txid_base + self.records_through - 1
 
     def origin(
         self,

@@ -76,7 +76,7 @@ class SegmentEntryWriter(Protocol):
         ...
 
     @property
-    def room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether there is capacity for an entry now."""
         ...
 
@@ -90,7 +90,7 @@ class SegmentEntryWriter(Protocol):
         ...
 
     @property
-    def unwanted(self) -> bool:
+    def should_close_early(self) -> bool:
         """Whether the ledger should end even if it is empty.
 
         This is the case if one of its bookies is draining or unavailable, or waits for the end of the ledger,
@@ -107,7 +107,7 @@ class SegmentEntryWriter(Protocol):
         ...
 
     async def wait_capacity(self) -> None:
-        """Wait until there is `room`, or an error."""
+        """Wait until there is `has_capacity`, or an error."""
         ...
 
     def publish_lac(self) -> None:
@@ -340,13 +340,13 @@ class SegmentEntryStore(LedgerFinder, Protocol):
         """Send the collected entries."""
         ...
 
-    async def open(self, ledger_id: int, *, turn: int = 0) -> SegmentEntryReader:
+    async def open(self, ledger_id: int, *, replica_offset: int = 0) -> SegmentEntryReader:
         """Open a ledger for reading, without recovery.
 
         Args:
             ledger_id: The ledger.
-            turn: Readers with different numbers start with different bookies, if every bookie has all
-                entries.
+            replica_offset: Readers with different numbers start with different bookies, if every bookie has
+                all entries.
         Raises:
             NoSuchLedger: The ledger does not exist.
         """

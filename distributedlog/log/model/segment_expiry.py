@@ -1,7 +1,7 @@
 """The clock by which the segments of a log age, and which segments are old enough to delete (pure).
 
     clock/retention        -> the retention clock: ms that elected bookies have counted
-    log/<log id>/stamps    -> Stamps: which segments were closed by which time on that clock
+    log/<log id>/stamps    -> SegmentCloseTimes: which segments were closed by which time on that clock
 
 Only the elected bookie advances the clock. It adds its own monotonic time since its last step, at most
 `STEP_MAX_MS` per step. Therefore the clock lags after elections and outages, and it is never ahead. No wall
@@ -36,7 +36,7 @@ NO_HOLD = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Stamps:
+class SegmentCloseTimes:
     """The value of ``log/<id>/stamps``."""
 
     marks: tuple[tuple[int, int], ...] = ()
@@ -48,7 +48,7 @@ class Stamps:
 
     def after_check(
         self, last_closed: int, open_segment: int, clock_ms: int, *, mark_interval_ms: int
-    ) -> "Stamps":
+    ) -> "SegmentCloseTimes":
         """Return the stamps after a check of the log.
 
         Args:
@@ -80,7 +80,7 @@ class Stamps:
             default=0,
         )
 
-    def without_segments_to(self, segment: int) -> "Stamps":
+    def without_segments_to(self, segment: int) -> "SegmentCloseTimes":
         """Return the stamps without the segments up to and including this one."""
         return replace(self, marks=tuple(mark for mark in self.marks if mark[0] > segment))
 
@@ -91,7 +91,7 @@ class Stamps:
         return pack([FORMAT, marks, self.open_segment, self.open_since_ms])
 
     @classmethod
-    def decode(cls, value: bytes) -> "Stamps":
+    def decode(cls, value: bytes) -> "SegmentCloseTimes":
         """Decode the stamps.
 
         Raises:

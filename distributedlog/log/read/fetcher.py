@@ -264,7 +264,7 @@ class Fetcher:
             self._state_watch,
             self._ledgers,
             wait_s=LONG_POLL_S,
-            on_begin_known=on_begun,
+            on_previous_end_known=on_begun,
         )
         assert self._nursery is not None, "segments are read by `run`"
         self._nursery.start_soon(next_segment.run)

@@ -35,18 +35,18 @@ class NextSegment:
         ledgers: SegmentEntryStore,
         *,
         wait_s: float,
-        on_begin_known: Callable[[SegmentBegin], object],
+        on_previous_end_known: Callable[[SegmentBegin], object],
     ) -> None:
         """Start to wait when `run` is started.
 
         Args:
             wait_s: The duration of one long poll, in seconds.
-            on_begin_known: Called by `run` at most once, when `begin` is known.
+            on_previous_end_known: Called by `run` at most once, when `previous_end` is known.
         """
-        self.begin: SegmentBegin | None = None
+        self.previous_end: SegmentBegin | None = None
         """The statement of the first entry with the end of ``previous``. None until it is known."""
         self.record: SegmentRecord | None = None
-        """The record of the segment, with its first sequence ID. Set together with `begin`."""
+        """The record of the segment, with its first sequence ID. Set together with `previous_end`."""
         self.ledger: SegmentEntryReader | None = None
         """The reader of the segment's ledger. `enter` passes it to the caller, who closes it."""
         self._previous = previous
@@ -54,7 +54,7 @@ class NextSegment:
         self._state_watch = state_watch
         self._ledgers = ledgers
         self._wait_s = wait_s
-        self._on_begin_known = on_begin_known
+        self._on_previous_end_known = on_previous_end_known
         self._scope = trio.CancelScope()
 
     def proves_read_before(self, entry: int, sequence_id: int | None) -> bool:
@@ -66,11 +66,11 @@ class NextSegment:
             entry: The next entry to read.
             sequence_id: The sequence ID of the next record, as the reader counted. None if it has not.
         """
-        begin = self.begin
+        previous_end = self.previous_end
         return (
-            begin is not None
-            and entry > begin.last_entry
-            and sequence_id in (None, begin.sequence_id)
+            previous_end is not None
+            and entry > previous_end.last_entry
+            and sequence_id in (None, previous_end.sequence_id)
         )
 
     def enter(self) -> tuple[SegmentRecord, SegmentEntryReader]:
@@ -87,12 +87,12 @@ class NextSegment:
         self._close_ledger()
 
     async def run(self) -> None:
-        """Run until `begin` is known, or the wait is pointless, or `close` is called."""
+        """Run until `previous_end` is known, or the wait is pointless, or `close` is called."""
         try:
             with self._scope:
                 while True:
                     try:
-                        await self._find_begin()
+                        await self._find_previous_end()
                         return
                     except DistributedLogError as error:
                         # The reader of the segment encounters the error again, once it may read it.
@@ -102,10 +102,10 @@ class NextSegment:
                             return
                     await trio.sleep(RETRY_S)
         finally:
-            if self.begin is None:
+            if self.previous_end is None:
                 self._close_ledger()
 
-    async def _find_begin(self) -> None:
+    async def _find_previous_end(self) -> None:
         state = await self._state_watch.wait_until(
             lambda state: state.last_segment >= self._number or state.sealed
         )
@@ -128,16 +128,16 @@ class NextSegment:
             elif ledger.closed and lac < 0:
                 return
         assert first_entries[0].entry == 0, "entries arrive from the first one on"
-        begin = segment_begin(first_entries[0].payload)
-        if begin is None:
+        previous_end = segment_begin(first_entries[0].payload)
+        if previous_end is None:
             return
         # The log time of a writer never decreases, so it is not below that of the previous segment.
         min_time_ms = max(record.time_floor_ms, self._previous.time_floor_ms)
         self.record = replace(
-            record, start_sequence_id=begin.sequence_id, time_floor_ms=min_time_ms
+            record, start_sequence_id=previous_end.sequence_id, time_floor_ms=min_time_ms
         )
-        self.begin = begin
-        self._on_begin_known(begin)
+        self.previous_end = previous_end
+        self._on_previous_end_known(previous_end)
 
     def _close_ledger(self) -> None:
         if self.ledger is not None:

@@ -13,7 +13,7 @@ import trio
 
 from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest, NoSuchEntry, NoSuchLedger
-from ..format.control_record import last_record
+from ..format.control_record import decode_last_record
 from ..format.dlsn import DLSN
 from ..format.record import Columns, EntryHeader, LogRecord, decode_columns, decode_header
 from ..interfaces.segment_store import SegmentEntry, SegmentEntryReader, SegmentEntryStore
@@ -248,7 +248,7 @@ async def _last_confirmed_record(ledgers: SegmentEntryStore, record: SegmentReco
         (last_entry,) = await reader.read(entry, entry, bytes_max=1)
         header = decode_header(last_entry.payload)
         if header.is_control:
-            stored_last = last_record(entry, last_entry.payload, header)
+            stored_last = decode_last_record(entry, last_entry.payload, header)
             if stored_last is not None:
                 return DLSN(record.segment, stored_last.entry, stored_last.slot)
             # Every entry counts the records before it, so the last record is found by its number.

@@ -428,7 +428,9 @@ class RangeReader:
         segment_range, base = part.segment_range, part.segment_range.base_entry
         # Each part of a ledger is read from another bookie than the part before it, in any process.
         replica_turn = segment_range.first_entry // segment_range.entries
-        ledger = await self._context.ledgers.open(segment_range.ledger_id, turn=replica_turn)
+        ledger = await self._context.ledgers.open(
+            segment_range.ledger_id, replica_offset=replica_turn
+        )
         # Decompressed entries can be many times as large as the read ones.
         buffer_bytes_max = self._options.read_ahead_bytes + self._options.read_bytes
         try:

@@ -347,7 +347,7 @@ class SegmentWriter:
         if self._compression.codec_number:
             buffers, length = self._compression.compress(buffers, length)
         ledger = self._ledger
-        if ledger.room:
+        if ledger.has_capacity:
             await trio.lowlevel.checkpoint()
         else:
             await ledger.wait_capacity()

@@ -308,11 +308,13 @@ class SegmentLinking:
                 )
             return linked.without_owner()
 
-        async def share(state: LogState) -> Transaction:
+        async def extra_ops(state: LogState) -> Transaction:
             return self._link_ops(state, linkable, stored_version)
 
         # Only this call releases the log under its epoch, so a released log proves that it was linked.
-        await writer_state.change(apply, is_done=lambda state: not state.writer_id, extra_ops=share)
+        await writer_state.change(
+            apply, is_done=lambda state: not state.writer_id, extra_ops=extra_ops
+        )
         last = writer_state.state.last_segment  # only this call adds segments under its epoch
         return (
             LinkResult(False, last - len(linkable) + 1, last)

@@ -304,7 +304,7 @@ async def _copy(
                 )
                 size = 0
                 for read_entry in read_entries:
-                    if not writer.room:
+                    if not writer.has_capacity:
                         await writer.wait_capacity()
                     writer.add([read_entry.payload], len(read_entry.payload))
                     digests.append(xxhash.xxh3_64_intdigest(read_entry.payload))

@@ -35,15 +35,15 @@ class EphemeralKey:
         self._ownership_condition = ownership_condition
         self._on_lost = on_lost
         self._released = trio.Event()
-        session.add_lock(self)
+        session.add_key(self)
 
     async def release(self) -> None:
         """Delete the key. Never raises. A concurrent second call waits for the first."""
         session = self._session
-        if not session.has_lock(self):
+        if not session.has_key(self):
             await self._released.wait()
             return
-        session.remove_lock(self)
+        session.remove_key(self)
         try:
             if self.lock_revision == LOCK_LOST:
                 await session.release_use()

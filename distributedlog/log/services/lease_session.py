@@ -69,7 +69,7 @@ class LogLock:
         self._on_lost: Callable[[DistributedLogError], None] | None = None
         self._released = trio.Event()
         if session is not None:
-            session.add_lock(self)
+            session.add_key(self)
 
     @property
     def lease(self) -> int:
@@ -91,10 +91,10 @@ class LogLock:
         if self._session is None:
             await trio.lowlevel.checkpoint()
             return
-        if not self._session.has_lock(self):
+        if not self._session.has_key(self):
             await self._released.wait()
             return
-        self._session.remove_lock(self)
+        self._session.remove_key(self)
         lock_revision = self.lock_revision
         try:
             if lock_revision == LOCK_LOST:
@@ -205,23 +205,23 @@ class LeaseSession:
         self.users = 1
         """The number of locks and of claims in progress. The session ends with the last one."""
         self._on_end = on_end
-        self._locks: dict[LeasedKey, None] = {}
+        self._keys: dict[LeasedKey, None] = {}
         self._pending_deletes: list[PendingDelete] = []
         self._replacing = trio.Lock()
         self._has_work = trio.Event()
         self._scope = trio.CancelScope()
 
-    def add_lock(self, lock: LeasedKey) -> None:
-        """Add a lock that was acquired."""
-        self._locks[lock] = None
+    def add_key(self, key: LeasedKey) -> None:
+        """Add a key that was acquired."""
+        self._keys[key] = None
 
-    def has_lock(self, lock: LeasedKey) -> bool:
-        """Return whether a lock was added and not removed."""
-        return lock in self._locks
+    def has_key(self, key: LeasedKey) -> bool:
+        """Return whether a key was added and not removed."""
+        return key in self._keys
 
-    def remove_lock(self, lock: LeasedKey) -> None:
-        """Remove a lock, so that it is not acquired again. The caller then calls `release_use`."""
-        del self._locks[lock]
+    def remove_key(self, key: LeasedKey) -> None:
+        """Remove a key, so that it is not acquired again. The caller then calls `release_use`."""
+        del self._keys[key]
 
     async def release_use(
         self, pending_delete: PendingDelete | None = None, lock_revision: int = 0
@@ -263,8 +263,8 @@ class LeaseSession:
             if lease != self.lease:
                 return
             self.lease = await self.metadata.grant_lease(self.ttl_ms)
-            log.info("lease %d of %d locks ended, %d follows", lease, len(self._locks), self.lease)
-            for lock in self._locks:
+            log.info("lease %d of %d locks ended, %d follows", lease, len(self._keys), self.lease)
+            for lock in self._keys:
                 lock.lock_revision = 0
             self._has_work.set()
 
@@ -291,7 +291,7 @@ class LeaseSession:
                     await self.metadata.renew_lease(lease)
                 except LeaseExpired:
                     await self.replace_lease(lease)
-                if self._pending_deletes or any(not lock.lock_revision for lock in self._locks):
+                if self._pending_deletes or any(not lock.lock_revision for lock in self._keys):
                     self._has_work.set()
 
     async def _reacquire_and_clean(self) -> None:
@@ -305,8 +305,8 @@ class LeaseSession:
             with suppress(DistributedLogError):  # the rest is retried at the next renewal
                 for pending_delete in self._pending_deletes.copy():
                     await self._delete_pending(pending_delete)
-                for lock in list(self._locks):
-                    if not lock.lock_revision and lock in self._locks:
+                for lock in list(self._keys):
+                    if not lock.lock_revision and lock in self._keys:
                         await self._reacquire(lock)
 
     async def _reacquire(self, lock: LeasedKey) -> None:
@@ -316,7 +316,7 @@ class LeaseSession:
             error = to_internal_error("the reacquisition of a log lock", raised)
             if not (error.fatal_to_writer or isinstance(error, LogNotFound | SubscriptionLost)):
                 raise error from raised
-            if lock in self._locks:
+            if lock in self._keys:
                 lock.mark_lost(error)
 
     async def _delete_pending(self, pending_delete: PendingDelete) -> None:

@@ -30,7 +30,7 @@ from ..model.segment_expiry import (
     CLOCK_KEY,
     HOLD_MAX_S_MIN,
     NO_HOLD,
-    Stamps,
+    SegmentCloseTimes,
     decode_clock,
     stamps_key,
 )
@@ -62,7 +62,7 @@ class PositionRecord:
     sequence_id: int = UNPROVEN
     """The sequence ID of the next record, from a `Position`, which proves it. -1 means only an address, as
     in format 1."""
-    held_ms: int = NO_HOLD
+    hold_renewed_ms: int = NO_HOLD
     """The retention clock when the hold was last renewed, or -1 if the position does not hold."""
     generation: int = 0
     """The number of subscriptions so far. Each subscriber raises it, and its commits require it unchanged
@@ -71,7 +71,7 @@ class PositionRecord:
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """Encode the record as a packed list with a format number."""
-        fields = [list(self.dlsn), self.moved_ms, self.sequence_id, self.held_ms]
+        fields = [list(self.dlsn), self.moved_ms, self.sequence_id, self.hold_renewed_ms]
         if not self.generation:
             return pack([_WITHOUT_GENERATION, *fields])
         return pack([FORMAT, *fields, self.generation])
@@ -89,13 +89,13 @@ class PositionRecord:
         sequence_id = (
             check_stored(fields[2], _SEQUENCE_ID, "a position") if len(fields) > 2 else UNPROVEN
         )
-        held_ms = (
+        hold_renewed_ms = (
             check_stored(fields[3], _HELD_MS_FORM, "a position") if len(fields) > 3 else NO_HOLD
         )
         generation = (
             check_stored(fields[4], _GENERATION_FORM, "a position") if len(fields) > 4 else 0
         )
-        return cls(DLSN(*dlsn), moved_ms, sequence_id, held_ms, generation)
+        return cls(DLSN(*dlsn), moved_ms, sequence_id, hold_renewed_ms, generation)
 
 
 class Positions:
@@ -176,20 +176,22 @@ class Positions:
             current = None if item is None else PositionRecord.decode(item.value)
             if current is not None and current.dlsn > target:
                 return current.dlsn
-            held_ms, hold_ops = NO_HOLD, Transaction()
+            hold_renewed_ms, hold_ops = NO_HOLD, Transaction()
             if hold:
-                previous_held_ms = NO_HOLD if current is None else current.held_ms
-                held_ms, hold_ops = await prepare_hold(
-                    self._metadata, log_id, previous_held_ms, await clock_now(self._metadata)
+                previous_renewed_ms = NO_HOLD if current is None else current.hold_renewed_ms
+                hold_renewed_ms, hold_ops = await prepare_hold(
+                    self._metadata, log_id, previous_renewed_ms, await clock_now(self._metadata)
                 )
             proven_id = sequence_id
             if current is not None and current.dlsn == target:
                 # The same place is written again only if its proof or its hold changes.
                 proven_id = max(proven_id, current.sequence_id)
-                if (proven_id, held_ms) == (current.sequence_id, current.held_ms):
+                if (proven_id, hold_renewed_ms) == (current.sequence_id, current.hold_renewed_ms):
                     return target
             generation = 0 if current is None else current.generation
-            record = PositionRecord(target, self._clock_ms(), proven_id, held_ms, generation)
+            record = PositionRecord(
+                target, self._clock_ms(), proven_id, hold_renewed_ms, generation
+            )
             put = Put(key, record.encode())
             compares = (
                 # Not the version, which restarts if the key is deleted and created again (H155).
@@ -228,9 +230,9 @@ class Positions:
         now_ms = await clock_now(self._metadata)
         held_s: dict[str, float] = {}
         async for item in Scan(self._metadata, prefix):
-            held_ms = PositionRecord.decode(item.value).held_ms
-            if held_ms != NO_HOLD:
-                held_s[item.key[len(prefix) :].decode()] = max(0, now_ms - held_ms) / 1000
+            hold_renewed_ms = PositionRecord.decode(item.value).hold_renewed_ms
+            if hold_renewed_ms != NO_HOLD:
+                held_s[item.key[len(prefix) :].decode()] = max(0, now_ms - hold_renewed_ms) / 1000
         return held_s
 
     async def holders(self) -> dict[str, str]:
@@ -288,7 +290,7 @@ async def clock_now(metadata: Metadata) -> int:
 
 
 async def prepare_hold(
-    metadata: Metadata, log_id: int, held_ms: int, now_ms: int
+    metadata: Metadata, log_id: int, hold_renewed_ms: int, now_ms: int
 ) -> tuple[int, Transaction]:
     """Return the start of a new hold, and the operations that make concurrent retention detect it.
 
@@ -297,14 +299,14 @@ async def prepare_hold(
     Args:
         metadata: The metadata store.
         log_id: The log.
-        held_ms: The start of the previous hold, or -1 if there was none.
+        hold_renewed_ms: The start of the previous hold, or -1 if there was none.
         now_ms: The retention clock.
     """
-    if held_ms != NO_HOLD and now_ms - held_ms < HOLD_MAX_S_MIN * 1000 / 2:
+    if hold_renewed_ms != NO_HOLD and now_ms - hold_renewed_ms < HOLD_MAX_S_MIN * 1000 / 2:
         return now_ms, Transaction()  # the previous hold cannot have expired yet
     key = stamps_key(log_id)
     item = await metadata.get(key)
-    value = Stamps().encode() if item is None else item.value
+    value = SegmentCloseTimes().encode() if item is None else item.value
     unchanged = Compare.version(key, 0 if item is None else item.version)
     return now_ms, Transaction((unchanged,), (Put(key, value),))
 

@@ -190,11 +190,14 @@ class PositionCommits:
             updates: list[tuple[SubscriberPosition, int, Position, PositionRecord]] = []
             hold_ops_by_log: dict[int, Transaction] = {}
             for subscriber in remaining:
-                position, held_ms = subscriber.pending, NO_HOLD
+                position, hold_renewed_ms = subscriber.pending, NO_HOLD
                 assert position is not None, "a position to store is recorded"
                 if subscriber.hold:
-                    held_ms, hold_ops = await prepare_hold(
-                        self._metadata, subscriber.log_id, subscriber.written.held_ms, now_ms
+                    hold_renewed_ms, hold_ops = await prepare_hold(
+                        self._metadata,
+                        subscriber.log_id,
+                        subscriber.written.hold_renewed_ms,
+                        now_ms,
                     )
                     if hold_ops.operations:
                         hold_ops_by_log[subscriber.log_id] = (
@@ -204,7 +207,7 @@ class PositionCommits:
                     position.dlsn,
                     self._clock_ms(),
                     position.sequence_id,
-                    held_ms,
+                    hold_renewed_ms,
                     subscriber.written.generation,
                 )
                 updates.append((subscriber, subscriber.revision, position, record))

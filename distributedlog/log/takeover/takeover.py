@@ -23,7 +23,7 @@ from ...runtime.interfaces.errors import (
     LogNotFound,
     VersionConflict,
 )
-from ..format.control_record import last_record
+from ..format.control_record import decode_last_record
 from ..format.producer_section import read_producer_section
 from ..format.producer_table import ProducerTable
 from ..format.record import EntryHeader, decode_header
@@ -168,7 +168,7 @@ async def _records_before(
     if last_header.is_control and records == 0:
         return SegmentEnd(last_entry, length, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, time_ms)
     stored_last = (
-        last_record(last_entry, last_stored.payload, last_header)
+        decode_last_record(last_entry, last_stored.payload, last_header)
         if last_header.is_control
         else None
     )
@@ -259,7 +259,7 @@ async def close_segment(
                 state = state.with_producer_snapshot(number)
         return state if final_change is None or state.in_progress else final_change(state)
 
-    async def share(state: LogState) -> Transaction:
+    async def extra_ops(state: LogState) -> Transaction:
         if state.first_open_segment > number:
             return Transaction()  # an earlier attempt succeeded, and only the final change remains
         closed_record = record.with_end(end, state, closed_ms=closed_ms)
@@ -277,7 +277,9 @@ async def close_segment(
         segment_ops = Transaction((), tuple(puts))
         return segment_ops if ledger_close_ops is None else segment_ops + ledger_close_ops()
 
-    await writer_state.change(apply, is_done=lambda state: apply(state) == state, extra_ops=share)
+    await writer_state.change(
+        apply, is_done=lambda state: apply(state) == state, extra_ops=extra_ops
+    )
 
 
 class SegmentOpening:
@@ -328,7 +330,7 @@ class SegmentOpening:
         raise AssertionError("the last attempt has raised")
 
     async def _register(self, prepared: NewSegmentLedger) -> None:
-        async def share(state: LogState) -> Transaction:
+        async def extra_ops(state: LogState) -> Transaction:
             record = SegmentRecord(self.segment, prepared.ledger_id, state.epoch, self._created_ms)
             if not state.in_progress:  # otherwise the close of that segment numbers this one (H11)
                 record = record.with_start(state)
@@ -338,5 +340,5 @@ class SegmentOpening:
         await self._writer_state.change(
             LogState.with_segment,
             is_done=lambda state: state.last_segment >= self.segment,
-            extra_ops=share,
+            extra_ops=extra_ops,
         )

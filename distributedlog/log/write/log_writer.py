@@ -137,7 +137,7 @@ class LogWriter:
         WriteFailed, NotEnoughBookies.
         """
         send_queue = self.send_queue
-        if send_queue.pause:
+        if send_queue.needs_slow_path:
             await send_queue.before_submit()
         txid: Any
         payload: Any
@@ -256,7 +256,7 @@ class LogWriter:
         )
         position = needed_bytes = 0  # next record; bytes of it that had no space
         while position < validated.record_count:
-            if send_queue.pause or needed_bytes:
+            if send_queue.needs_slow_path or needed_bytes:
                 validated.copy_records()
                 try:
                     if needed_bytes:
@@ -373,7 +373,7 @@ class LogWriter:
         first, last = columns.txids[0], columns.txids[-1]
         if has_txids and self.checks_txids and not columns.is_ascending:
             raise _decreasing_txid_error(columns.txids.tolist(), self._name)
-        if send_queue.pause:
+        if send_queue.needs_slow_path:
             await send_queue.before_submit()
         size = columns.column_bytes - 4
         while True:
@@ -424,7 +424,7 @@ class LogWriter:
         send_queue = self.send_queue
         send_queue.raise_if_over()
         txids, payloads = split_columns(records)
-        if send_queue.pause:
+        if send_queue.needs_slow_path:
             await send_queue.before_submit()
         while True:
             txid, set_payloads = await self._txids.validate_set(txids, payloads)

@@ -10,7 +10,7 @@ import trio
 from ...runtime.interfaces.host import Buffer
 from ..declarations.options import LogOptions
 from ..format.compression import Compression
-from ..format.control_record import LastRecord, build_control
+from ..format.control_record import LastRecord, build_control_entry
 from ..format.dlsn import DLSN
 from ..format.producer_section import SECTION_PRODUCERS
 from ..format.record import build_entry, build_single_record_entry, with_section
@@ -101,7 +101,7 @@ class OpenSegment:
         """The begin data that the first entry carries, until that entry is sent."""
         self._compression = compression
 
-    has_capacity = property(attrgetter("ledger.room"))
+    has_capacity = property(attrgetter("ledger.has_capacity"))
     """Whether the ledger accepts another entry now. Read for each entry, so it avoids a Python-level call."""
 
     @property
@@ -252,7 +252,7 @@ class OpenSegment:
                 entry, slot = newest_batch.entry, len(newest_batch.txids) - 1
                 max_txid = newest_batch.max_txid
             last_record = LastRecord(entry, slot, self._first_txid)
-        return build_control(
+        return build_control_entry(
             last_record, max_txid, records_before=records, written_ms=written_ms, sections=sections
         )
 
@@ -290,7 +290,7 @@ class OpenSegment:
     def _roll_reason(self, options: LogOptions, fraction: float) -> str:
         if not options.rolling:
             return ""
-        if self.ledger.unwanted:
+        if self.ledger.should_close_early:
             return "a bookie of its ledger leaves the cluster, is lost, or has lost data"
         return roll_reason(
             bytes_written=self.sent_bytes,

@@ -25,11 +25,11 @@ from ...runtime.protocol.schema import NUMBER_MAX
 from ..format.dlsn import DLSN
 from ..format.producer_section import encode_section
 from ..format.producer_table import (
-    BATCHES_KEPT,
+    FRAMES_KEPT,
     NAME_BYTES_MAX,
     PRODUCERS_MAX,
-    BatchSpan,
     EntryProducers,
+    FrameSpan,
     ProducerOpening,
     ProducerTable,
 )
@@ -128,7 +128,7 @@ class ProducerStateManager:
         if sequence == active.next_sequence:
             return (
                 SequenceCheck.NEW
-                if len(active.unacked_batches) < BATCHES_KEPT
+                if len(active.unacked_batches) < FRAMES_KEPT
                 else SequenceCheck.WINDOW_FULL
             )
         if sequence > active.next_sequence:
@@ -140,11 +140,11 @@ class ProducerStateManager:
         for unacked in active.unacked_batches:
             if (unacked.sequence, unacked.records) == (sequence, records):
                 return unacked
-        for kept_batch in stored.stored_batches:
-            if (kept_batch.sequence, kept_batch.records) == (sequence, records):
-                return kept_batch.first
+        for kept_frame in stored.stored_frames:
+            if (kept_frame.sequence, kept_frame.records) == (sequence, records):
+                return kept_frame.first
         oldest_known = (
-            stored.stored_batches[0].sequence if stored.stored_batches else stored.next_sequence
+            stored.stored_frames[0].sequence if stored.stored_frames else stored.next_sequence
         )
         if sequence + records <= oldest_known:
             return SequenceCheck.EVICTED
@@ -159,7 +159,7 @@ class ProducerStateManager:
             self.record_default(batch, slot)
             self._default_from_slot = slot + new_batch.records
         self._record_span(
-            batch, BatchSpan(new_batch.producer, new_batch.sequence, slot, new_batch.records)
+            batch, FrameSpan(new_batch.producer, new_batch.sequence, slot, new_batch.records)
         )
         self._require_active(new_batch.producer).unacked_batches.append(new_batch)
 
@@ -169,7 +169,7 @@ class ProducerStateManager:
         if end > slot:
             self._record_span(
                 batch,
-                BatchSpan(
+                FrameSpan(
                     self.default_number, self.next_sequence(self.default_number), slot, end - slot
                 ),
             )
@@ -180,7 +180,7 @@ class ProducerStateManager:
             self.record_default(batch, len(batch.txids))
             self._default_from_slot = 0
 
-    def _record_span(self, batch: EntryBatch, span: BatchSpan) -> None:
+    def _record_span(self, batch: EntryBatch, span: FrameSpan) -> None:
         self._active[span.producer_number].next_sequence += span.records
         if batch.producer_section is None:
             batch.producer_section = EntryProducers()
@@ -194,12 +194,12 @@ class ProducerStateManager:
         Stored frames are finished in this call, so ``on_done`` is called for them. Raises as `next_sequence`.
         """
         active, batches = self._require_active(number), list[SequencedBatch]()
-        for kept_batch in self.table.rows[number].stored_batches:
-            if kept_batch.sequence >= sequence:
+        for kept_frame in self.table.rows[number].stored_frames:
+            if kept_frame.sequence >= sequence:
                 duplicate = SequencedBatch(
-                    kept_batch.records, on_done, producer=number, sequence=kept_batch.sequence
+                    kept_frame.records, on_done, producer=number, sequence=kept_frame.sequence
                 )
-                duplicate.finish_stored(kept_batch.first)
+                duplicate.finish_stored(kept_frame.first)
                 batches.append(duplicate)
         for unacked in active.unacked_batches:
             if unacked.sequence >= sequence:
@@ -232,7 +232,7 @@ class ProducerStateManager:
         Raises as `next_sequence`.
         """
         unacked = self._require_active(number).unacked_batches
-        return unacked[0].batch_and_slot[0] if len(unacked) >= BATCHES_KEPT else None
+        return unacked[0].batch_and_slot[0] if len(unacked) >= FRAMES_KEPT else None
 
     # --- openings ---------------------------------------------------------------------------------
 

@@ -172,7 +172,7 @@ class SendQueue:
         "last_durable_batch",
         "limits",
         "name",
-        "pause",
+        "needs_slow_path",
         "producers",
         "sent_bytes",
         "sink",
@@ -196,7 +196,7 @@ class SendQueue:
             on_failed: Called when the writer has failed.
         """
         self.name = state.name
-        self.pause = False
+        self.needs_slow_path = False
         """Whether the next submit must call `before_submit`: the queue is full, closed or failed, or other
         tasks must run."""
         self.is_direct_write = False
@@ -266,7 +266,7 @@ class SendQueue:
     def close_batch(self) -> EntryBatch:
         """Close the open batch, send as many batches as possible, and return the new open one."""
         self._make_ready()
-        self.pause = True  # the next submit yields once, so that the sender can run
+        self.needs_slow_path = True  # the next submit yields once, so that the sender can run
         if self.sink.can_send:
             self._send_ready()
         return self.batch
@@ -311,7 +311,7 @@ class SendQueue:
             self.raise_if_over()
             full = self._closed_bytes >= self.limits.in_flight_bytes_max
             if not full and not self._waiter_count:
-                self.pause = False
+                self.needs_slow_path = False
                 return
             if full and self._rejects_above_limit:
                 raise self._too_busy_error(f"{self._closed_bytes} bytes are not durable yet")
@@ -381,7 +381,7 @@ class SendQueue:
             DistributedLogError: The writer has ended.
         """
         self.is_direct_write = False  # other tasks can submit during the wait
-        self.pause = True  # so that they wait after this call
+        self.needs_slow_path = True  # so that they wait after this call
         self._waiter_count += 1
         try:
             if self._rejects_above_limit:
@@ -502,7 +502,7 @@ class SendQueue:
 
     def close(self, reason: str) -> None:
         """Accept no more records. The accepted ones are still sent."""
-        self.pause = True
+        self.needs_slow_path = True
         self.throttle.wake_waiters()
         if self.end_error is None:
             self.end_error = AlreadyClosed(f'log "{self.name}": {reason}')
@@ -533,7 +533,7 @@ class SendQueue:
     def is_idle(self) -> bool:
         """Whether nothing is buffered or in flight and the queue is open, so that a record would be sent
         alone."""
-        return not (self.pause or self._in_flight or self._ready or self.batch.txids)
+        return not (self.needs_slow_path or self._in_flight or self._ready or self.batch.txids)
 
     def send(self) -> int:
         """Send as many batches as possible and return their bytes.
@@ -552,7 +552,7 @@ class SendQueue:
             self._make_ready()
             # The sender closed the batch, so callers need not yield, unless the limit is reached.
             if self._closed_bytes >= limits.in_flight_bytes_max:
-                self.pause = True
+                self.needs_slow_path = True
         self._send_ready()
         return self.sent_bytes - sent_before
 
@@ -658,7 +658,7 @@ class SendQueue:
             self._meters.writers_failed += 1
             self.end_error = self.end_error or error
             self.sink.abort()
-        self.pause = True
+        self.needs_slow_path = True
         in_flight_error = self.error
         if (
             in_flight_error.definite

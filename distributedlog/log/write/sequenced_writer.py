@@ -152,7 +152,7 @@ class SequencedWriter:
                 self._must_record_unordered = True
                 return None
         batch = send_queue.batch
-        if send_queue.pause or batch.size_bytes + size > batch.bytes_max:
+        if send_queue.needs_slow_path or batch.size_bytes + size > batch.bytes_max:
             if not send_queue.try_reserve_batch(record_count, size):
                 return None
             batch = send_queue.batch

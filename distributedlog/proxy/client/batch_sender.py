@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import trio
 
 from ...log.format.dlsn import DLSN
-from ...log.format.producer_table import BATCHES_KEPT
+from ...log.format.producer_table import FRAMES_KEPT
 from ...log.write.producer_state_manager import OpenedProducer
 from ...runtime.interfaces.errors import (
     DistributedLogError,
@@ -127,7 +127,7 @@ class BatchSender:
         self.number = number
         self.next_sequence = 0
         """The sequence after the last record that the log's owner has accepted."""
-        self._stored: deque[StoredBatchPosition] = deque(maxlen=2 * BATCHES_KEPT)
+        self._stored: deque[StoredBatchPosition] = deque(maxlen=2 * FRAMES_KEPT)
         self._stream: ProxyStream | None = None
         self._responses = StreamResponses()
         self._incarnation = ""

@@ -20,7 +20,7 @@ from itertools import islice
 import trio
 
 from ...log.format.dlsn import DLSN
-from ...log.format.producer_table import BATCHES_KEPT
+from ...log.format.producer_table import FRAMES_KEPT
 from ...log.format.record import RECORD_COLUMN_BYTES
 from ...log.model.log_state import LogState
 from ...log.write.entry_batch import EntryBatch
@@ -207,7 +207,7 @@ class ProducerSink:
             and self._conditional is None
             and stream.proxy.link.closed is None  # otherwise `on_lost` follows
             and (not self._unacked or self._sent_bytes < stream.opened.window_bytes)
-            and (not self._producer or len(self._unacked) < BATCHES_KEPT)
+            and (not self._producer or len(self._unacked) < FRAMES_KEPT)
         )
 
     def prepare_send(self, *, drained: bool) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ....bookie.client.bookie_client import BookieClient
 from ....log.format.dlsn import DLSN
-from ....log.format.producer_table import BatchSpan, ProducerTable
+from ....log.format.producer_table import FrameSpan, ProducerTable
 from ....log.read.entry_queue import EntryQueue
 from ....log.takeover import takeover
 from ....log.takeover.producer_recovery import recover_producers
@@ -74,10 +74,10 @@ async def _forgotten_is_new(writer: Any, request: Any) -> Any:
         return replace(session, next_sequence=request.acked_through)
 
 
-def _begins_where_it_says(self: ProducerTable, span: BatchSpan, segment: int, entry: int) -> None:
+def _begins_where_it_says(self: ProducerTable, span: FrameSpan, segment: int, entry: int) -> None:
     """The producer table accepts any first sequence number of a producer, also when it is rebuilt."""
     row = self.rows.get(span.producer_number)
-    if row is not None and not row.stored_batches and not row.next_sequence:
+    if row is not None and not row.stored_frames and not row.next_sequence:
         row.next_sequence = span.sequence
     _store(self, span, segment, entry)
 

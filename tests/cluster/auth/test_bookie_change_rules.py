@@ -17,7 +17,7 @@ from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_expiry import (
     CLOCK_KEY,
     STEP_MAX_MS,
-    Stamps,
+    SegmentCloseTimes,
     encode_clock,
     stamps_key,
 )
@@ -99,7 +99,7 @@ class Store:
             Put(keys.ledger_key(14), OPEN.encode()),
             Put(keys.ledger_key(20), LOOSE.encode()),
             Put(CLOCK_KEY, encode_clock(CLOCK)),
-            Put(stamps_key(LOG), Stamps(MARKS).encode()),
+            Put(stamps_key(LOG), SegmentCloseTimes(MARKS).encode()),
             Put(conf_key(LOG), StoredSettings(settings).encode()),
         )
 
@@ -175,8 +175,8 @@ STOLEN: dict[str, tuple[Put | Delete, ...]] = {
         Put(conf_key(LOG), StoredSettings({"retention_s": 1.0}).encode()),
     ),
     "retention of all": (Put(bind_key(NS), StoredSettings({"retention_s": 1.0}).encode()),),
-    "stamps that make it old": (Put(stamps_key(LOG), Stamps(((3, 0),)).encode()),),
-    "stamps of what comes": (Put(stamps_key(LOG), Stamps(((99, CLOCK),)).encode()),),
+    "stamps that make it old": (Put(stamps_key(LOG), SegmentCloseTimes(((3, 0),)).encode()),),
+    "stamps of what comes": (Put(stamps_key(LOG), SegmentCloseTimes(((99, CLOCK),)).encode()),),
     "the clock, put forward": (Put(CLOCK_KEY, encode_clock(CLOCK + STEP_MAX_MS + 1)),),
     "the clock, put back": (Put(CLOCK_KEY, encode_clock(CLOCK - 1)),),
     "no clock": (Delete(CLOCK_KEY),),
@@ -242,11 +242,11 @@ def test_what_is_below_the_truncation_point_is_purged() -> None:
 
 def test_a_log_is_cut_by_its_own_retention_and_no_further() -> None:
     by_age = Store(retention_s=float(AGE_S))
-    stamps = Put(stamps_key(LOG), Stamps(MARKS).without_segments_to(2).encode())
+    stamps = Put(stamps_key(LOG), SegmentCloseTimes(MARKS).without_segments_to(2).encode())
     assert by_age.may(cut(3), stamps, Put(log_keys.purge_key(LOG), b""))
     assert not by_age.may(cut(4), stamps)
     assert not by_age.may(cut(3), who=OTHER)
-    seen = Put(stamps_key(LOG), Stamps((*MARKS, (3, CLOCK)), 4, CLOCK).encode())
+    seen = Put(stamps_key(LOG), SegmentCloseTimes((*MARKS, (3, CLOCK)), 4, CLOCK).encode())
     assert by_age.may(seen)
     by_age.put(seen)
     assert not by_age.may(cut(4)), "it was seen closed just now"

@@ -15,7 +15,7 @@ from distributedlog.ledger.model.ledger_metadata import (
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.model import log_keys
 from distributedlog.log.model.log_state import LogEnd, LogState
-from distributedlog.log.model.segment_expiry import Stamps, stamps_key
+from distributedlog.log.model.segment_expiry import SegmentCloseTimes, stamps_key
 from distributedlog.log.model.segment_record import SegmentRecord
 from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
 from tests.metadata.auth.test_authorizer import ORDERS as LOG
@@ -140,8 +140,8 @@ ATTACKS: dict[str, Operations] = {
     "the epoch goes back": (state(epoch=1),),
     "the log has ended": (state(end=LogEnd(DLSN(1, 0, 0), 0, is_exact=True)),),
     "the state is deleted": (Delete(AT),),
-    "a mark makes a segment old": (Put(stamps_key(LOG), Stamps(((3, 0),)).encode()),),
-    "a mark is now": (Put(stamps_key(LOG), Stamps(((1, 0), (3, CLOCK))).encode()),),
+    "a mark makes a segment old": (Put(stamps_key(LOG), SegmentCloseTimes(((3, 0),)).encode()),),
+    "a mark is now": (Put(stamps_key(LOG), SegmentCloseTimes(((1, 0), (3, CLOCK))).encode()),),
     "the marks are deleted": (Delete(stamps_key(LOG)),),
 }
 
@@ -192,7 +192,7 @@ TRANSITIONS: dict[str, tuple[tuple[str, ...], Operations]] = {
     "the deletion of the log begins": ((OWNER,), (state(epoch=5, deleting=True),)),
     "a hold of retention": (
         (WRITER, OWNER),
-        (Put(stamps_key(LOG), Stamps(((1, 0), (2, 40_000))).encode()),),
+        (Put(stamps_key(LOG), SegmentCloseTimes(((1, 0), (2, 40_000))).encode()),),
     ),
 }
 

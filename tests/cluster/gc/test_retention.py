@@ -21,7 +21,12 @@ from distributedlog.log.format.record import LogRecord
 from distributedlog.log.model.lock_record import lock_owner
 from distributedlog.log.model.log_keys import PURGE_PREFIX, parse_purge_key, state_key
 from distributedlog.log.model.log_state import LogState
-from distributedlog.log.model.segment_expiry import CLOCK_KEY, Stamps, decode_clock, stamps_key
+from distributedlog.log.model.segment_expiry import (
+    CLOCK_KEY,
+    SegmentCloseTimes,
+    decode_clock,
+    stamps_key,
+)
 from distributedlog.log.model.stored_settings import RetentionOptions, bind_key, conf_key
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.read.log_reader import LogReader
@@ -681,7 +686,7 @@ async def test_stamps_and_settings_go_with_their_log(
         log_id = await ns.resolve_name("l")
         stamped = await world.metadata.get(stamps_key(log_id))
         assert stamped is not None
-        assert Stamps.decode(stamped.value).marks == ((1, 0),)
+        assert SegmentCloseTimes.decode(stamped.value).marks == ((1, 0),)
         await ns.delete_log("l")
         left = [
             item.key for item in (await world.metadata.range(b"log", b"loh")).items if item.key[:4]

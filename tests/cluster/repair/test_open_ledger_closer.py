@@ -467,8 +467,8 @@ class _Meanwhile:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledgers, name)
 
-    async def open(self, ledger_id: int, *, turn: int = 0) -> Any:
-        reader = await self._ledgers.open(ledger_id, turn=turn)
+    async def open(self, ledger_id: int, *, replica_offset: int = 0) -> Any:
+        reader = await self._ledgers.open(ledger_id, replica_offset=replica_offset)
         await self._then()
         return reader
 

@@ -138,7 +138,7 @@ async def test_each_turn_asks_another_replica_first(autojump_clock: MockClock) -
         client, writer = await numbered(cluster, 10)
         await writer.close()
         for turn in range(3):
-            with await client.open(writer.ledger_id, turn=turn) as reader:
+            with await client.open(writer.ledger_id, replica_offset=turn) as reader:
                 await reader.read(0, 0, bytes_max=100)
         assert [n.asked.get("read", 0) for n in cluster.pool.nodes.values()] == [1, 1, 1]
 

@@ -113,7 +113,7 @@ async def test_room_that_others_make_is_seen(autojump_clock: MockClock) -> None:
         other.is_over_budget(2_000_000)
         writer = await client.create()
         cluster["b2"].hang()
-        while writer.room:
+        while writer.has_capacity:
             writer.add([RECORD], len(RECORD))
             await trio.sleep(0.01)
 
@@ -133,7 +133,7 @@ async def test_a_writer_that_ends_takes_back_what_it_kept(autojump_clock: MockCl
         writer = await client.create()
         cluster["b2"].hang()
         await _fill(writer, 50)
-        assert writer.room
+        assert writer.has_capacity
         assert client._services.retained_bytes.retained_bytes > 0
 
         writer.abort()
@@ -175,7 +175,7 @@ async def test_who_waits_for_room_is_told_when_the_client_is_gone(
         writer = await client.create(on_failed=failures.append)
         for bookie in ("b0", "b1", "b2"):
             cluster[bookie].hang()
-        while writer.room:
+        while writer.has_capacity:
             writer.add([RECORD], len(RECORD))
         waited = trio.Event()
 

@@ -456,7 +456,7 @@ async def test_ledger_is_created_while_a_bookie_leaves_the_cluster(
         assert await holes_of(cluster, writer.ledger_id) == (MissingRange("b2", 0, None),)
         assert writer.ledger_id not in cluster["b2"].model.ledgers
         assert not writer.needs_roll
-        assert not writer.unwanted
+        assert not writer.should_close_early
 
 
 async def test_ledger_needs_writable_bookies_for_its_ack_quorum(autojump_clock: MockClock) -> None:
@@ -557,7 +557,7 @@ async def test_what_was_kept_for_a_slow_slot_is_given_back(autojump_clock: MockC
         for _ in range(40):
             last = add(writer, 1, bytes(4096))
         await until(last, writer)
-        assert writer.room
+        assert writer.has_capacity
         kept = writer._retained_bytes._total
         assert kept.retained_bytes > COUNTED_BYTES_MIN
         cluster["b2"].hang(on=False)
@@ -567,7 +567,7 @@ async def test_what_was_kept_for_a_slow_slot_is_given_back(autojump_clock: MockC
             writer._pending_adds.pushed_bytes - writer._pending_adds.released_bytes
             < writer._uncounted_bytes_max
         )
-        assert writer.room
+        assert writer.has_capacity
         assert kept.retained_bytes == 0
         writer.abort()
 

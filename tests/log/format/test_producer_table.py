@@ -16,13 +16,13 @@ from trio.testing import MockClock
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.producer_section import decode_section, encode_section
 from distributedlog.log.format.producer_table import (
-    BATCHES_KEPT,
+    FRAMES_KEPT,
     PRODUCERS_MAX,
-    BatchSpan,
+    FrameSpan,
     Producer,
     ProducerOpening,
     ProducerTable,
-    StoredBatch,
+    StoredFrame,
 )
 from distributedlog.log.format.record import decode_header
 from distributedlog.log.log import Log
@@ -108,7 +108,7 @@ async def test_a_repeated_frame_is_told_the_first_position(
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
         placed: dict[int, DLSN] = {}
-        number = BATCHES_KEPT + 6
+        number = FRAMES_KEPT + 6
         async with log.open_writer(producer="p") as writer:
             with pytest.raises(InvalidRequest, match="expected 0"):
                 await writer.write_frame(5, [b"x"])
@@ -123,7 +123,7 @@ async def test_a_repeated_frame_is_told_the_first_position(
             async with log.open_writer(producer="p") as writer:
                 for n in range(number):
                     again = await writer.write_frame(2 * n, [b"%d" % n, b"%d'" % n])
-                    if n < number - BATCHES_KEPT:
+                    if n < number - FRAMES_KEPT:
                         assert again == []
                     else:
                         assert again[0] == placed[2 * n]
@@ -368,16 +368,16 @@ async def test_many_unanswered_frames_wait(world: World, autojump_clock: MockClo
         async with log.open_writer() as writer:
             one = await writer.sequenced_writer.open_producer("p")
             world.ledgers.held = True
-            for n in range(BATCHES_KEPT):
+            for n in range(FRAMES_KEPT):
                 assert send(writer, one.number, n, 1, done)
-            assert send(writer, one.number, BATCHES_KEPT, 1, done) is None
+            assert send(writer, one.number, FRAMES_KEPT, 1, done) is None
             with trio.move_on_after(1):
                 await writer.sequenced_writer.wait_capacity(1, 10, one.number)
-            assert send(writer, one.number, BATCHES_KEPT, 1, done) is None
+            assert send(writer, one.number, FRAMES_KEPT, 1, done) is None
             world.ledgers.release()
             await writer.sequenced_writer.wait_capacity(1, 10, one.number)
-            assert send(writer, one.number, BATCHES_KEPT, 1, done)
-        assert len(done) == BATCHES_KEPT + 1
+            assert send(writer, one.number, FRAMES_KEPT, 1, done)
+        assert len(done) == FRAMES_KEPT + 1
 
 
 async def test_who_was_paused_says_no_to_nobody(world: World, autojump_clock: MockClock) -> None:
@@ -412,9 +412,9 @@ async def test_who_was_paused_says_no_to_nobody(world: World, autojump_clock: Mo
 def test_the_bytes_of_producers() -> None:
     """docs/reference/formats.md. These bytes are on disks: they never change."""
     table = ProducerTable(
-        [Producer(1, "abc", 7, 8, deque([StoredBatch(4, 3, 1, 3, 2)]))], next_number=4, clock_ms=9
+        [Producer(1, "abc", 7, 8, deque([StoredFrame(4, 3, 1, 3, 2)]))], next_number=4, clock_ms=9
     )
-    spans = [BatchSpan(1, 5, 0, 2)]
+    spans = [FrameSpan(1, 5, 0, 2)]
 
     assert (
         encode_section(-1, 9, 4).hex()
@@ -474,7 +474,7 @@ def test_a_snapshot_of_as_many_as_there_may_be_is_one_entry() -> None:
         decode_section(encode_section(7, 9, 100_000, table=full_table(PRODUCERS_MAX + 1)))
     with pytest.raises(CorruptData, match="where the next one is"):
         decode_section(encode_section(7, 9, PRODUCERS_MAX, table=table))
-    row = Producer(1, "p", 5, 0, deque([StoredBatch(0, 2, 1, 3, 0), StoredBatch(2, 2, 1, 4, 0)]))
+    row = Producer(1, "p", 5, 0, deque([StoredFrame(0, 2, 1, 3, 0), StoredFrame(2, 2, 1, 4, 0)]))
     with pytest.raises(CorruptData, match="do not follow"):
         decode_section(encode_section(7, 9, 2, table=ProducerTable([row], next_number=2)))
 
@@ -482,8 +482,8 @@ def test_a_snapshot_of_as_many_as_there_may_be_is_one_entry() -> None:
 def full_table(number: int) -> ProducerTable:
     rows = []
     for n in range(1, number + 1):
-        kept = deque(StoredBatch(1000 + k, 1, 9, 100 * k + n, n % 50) for k in range(BATCHES_KEPT))
-        rows.append(Producer(n, f"{n}".rjust(255, "x"), 1000 + BATCHES_KEPT, 5, kept))
+        kept = deque(StoredFrame(1000 + k, 1, 9, 100 * k + n, n % 50) for k in range(FRAMES_KEPT))
+        rows.append(Producer(n, f"{n}".rjust(255, "x"), 1000 + FRAMES_KEPT, 5, kept))
     return ProducerTable(rows, next_number=100_000, clock_ms=9)
 
 
@@ -855,7 +855,7 @@ def snapshot_what_was_taken(self: producing.ProducerStateManager, in_flight: Any
     assert found.producer_section.table is not None
     for number, live in self._active.items():
         found.producer_section.table.rows[number].next_sequence = live.next_sequence
-        found.producer_section.table.rows[number].stored_batches.clear()
+        found.producer_section.table.rows[number].stored_frames.clear()
     return found
 
 

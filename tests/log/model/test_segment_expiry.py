@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from distributedlog.log.model.log_keys import state_key
 from distributedlog.log.model.segment_expiry import (
     STAMP_MARKS_MAX,
-    Stamps,
+    SegmentCloseTimes,
     decode_clock,
     encode_clock,
     stamps_key,
@@ -20,7 +20,7 @@ from tests.examples import examples
 
 
 def test_a_segment_ages_from_the_first_look_that_saw_it_closed() -> None:
-    stamps = Stamps().after_check(3, 4, 1000, mark_interval_ms=100)
+    stamps = SegmentCloseTimes().after_check(3, 4, 1000, mark_interval_ms=100)
     stamps = stamps.after_check(5, 6, 1050, mark_interval_ms=100)  # too soon for a mark of its own
     stamps = stamps.after_check(6, 7, 1100, mark_interval_ms=100)
 
@@ -36,7 +36,7 @@ def test_a_segment_ages_from_the_first_look_that_saw_it_closed() -> None:
 
 def test_an_open_segment_is_dated_once() -> None:
     stamps = (
-        Stamps()
+        SegmentCloseTimes()
         .after_check(3, 4, 1000, mark_interval_ms=0)
         .after_check(3, 4, 5000, mark_interval_ms=0)
     )
@@ -55,7 +55,7 @@ def test_nothing_is_said_to_be_older_than_it_is(
     steps: list[tuple[int, int, int]], retention_ms: int
 ) -> None:
     """Against a model that knows each closing: also when marks are thinned out."""
-    stamps, clock, closed = Stamps(), 0, 0
+    stamps, clock, closed = SegmentCloseTimes(), 0, 0
     closed_at: dict[int, int] = {}
     for segments, passed, every in steps:
         clock += passed
@@ -66,7 +66,7 @@ def test_nothing_is_said_to_be_older_than_it_is(
         last = stamps.last_older_than(clock, retention_ms)
         assert all(clock - closed_at[one] >= retention_ms for one in range(1, last + 1))
         assert len(stamps.marks) <= STAMP_MARKS_MAX
-        assert Stamps.decode(stamps.encode()) == stamps
+        assert SegmentCloseTimes.decode(stamps.encode()) == stamps
     # All goes in the end: the marks that are left stand for everything before them.
     stamps = stamps.after_check(closed, 0, clock + 10_000, mark_interval_ms=1)
     assert stamps.last_older_than(clock + 20_000, 10_000) == closed
@@ -74,7 +74,7 @@ def test_nothing_is_said_to_be_older_than_it_is(
 
 @given(st.binary(max_size=60))
 def test_what_is_damaged_is_corrupt_data_and_nothing_else(value: bytes) -> None:
-    for decode in (Stamps.decode, decode_clock):
+    for decode in (SegmentCloseTimes.decode, decode_clock):
         with suppress(CorruptData, UnsupportedFormat):
             decode(value)
 
@@ -82,7 +82,7 @@ def test_what_is_damaged_is_corrupt_data_and_nothing_else(value: bytes) -> None:
 def test_marks_that_go_back_are_damage() -> None:
     for marks in (((3, 10), (3, 20)), ((3, 20), (4, 10))):
         with pytest.raises(InvalidRequest, match="do not ascend"):  # nobody stores them either
-            Stamps(marks).encode()
+            SegmentCloseTimes(marks).encode()
     assert decode_clock(encode_clock(77)) == 77
 
 

@@ -310,7 +310,7 @@ async def test_a_miss_under_the_current_state_is_data_loss_and_said(
         del world.ledgers.stores[1]
         original = world.ledgers.open
 
-        async def without(ledger_id: int, *, turn: int = 0):  # type: ignore[no-untyped-def]
+        async def without(ledger_id: int, *, replica_offset: int = 0):  # type: ignore[no-untyped-def]
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
 
         world.ledgers.open = without  # type: ignore[method-assign]

@@ -300,7 +300,7 @@ async def test_logs_on_a_bookie_that_is_to_leave_or_gone_roll_by_turns_and_once(
 
         world.metadata.transact = transact  # type: ignore[method-assign]
         for one in world.ledgers.writers:
-            one.unwanted = True
+            one.should_close_early = True
         await trio.sleep(60)
         world.metadata.transact = original  # type: ignore[method-assign]
 

@@ -8,7 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.format.control_record import LastRecord, build_control, last_record
+from distributedlog.log.format.control_record import (
+    LastRecord,
+    build_control_entry,
+    decode_last_record,
+)
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import decode_columns, decode_header
 from distributedlog.log.model.segment_record import SegmentRecord
@@ -40,19 +44,19 @@ async def counted_reads() -> AsyncIterator[list[int]]:
 
 def test_a_control_entry_says_where_the_last_record_is() -> None:
     last = LastRecord(3, 1, 40)
-    buffers, length = build_control(last, 50, records_before=8, written_ms=9)
+    buffers, length = build_control_entry(last, 50, records_before=8, written_ms=9)
     entry = b"".join(buffers)
     header = decode_header(entry)
 
     assert len(entry) == length
     assert (header.is_control, header.records_through, header.last_txid) == (True, 8, 50)
-    assert last_record(4, entry, header) == last
+    assert decode_last_record(4, entry, header) == last
     for index in (0, 3):  # it is not before the record
         with pytest.raises(CorruptData):
-            last_record(index, entry, header)
-    none, _ = build_control(None, -1, records_before=0, written_ms=9)
+            decode_last_record(index, entry, header)
+    none, _ = build_control_entry(None, -1, records_before=0, written_ms=9)
     header = decode_header(b"".join(none))
-    assert last_record(4, b"".join(none), header) is None
+    assert decode_last_record(4, b"".join(none), header) is None
     assert (header.records_through, header.last_txid) == (0, 0)
 
 
@@ -238,7 +242,9 @@ async def test_it_is_an_entry_like_any_other_to_what_is_linked_and_counted(
 
 def test_readers_of_before_pass_it_over() -> None:
     """Its section is not critical: whoever does not know it reads the entry as a control entry."""
-    entry = b"".join(build_control(LastRecord(3, 1, 40), 50, records_before=8, written_ms=9)[0])
+    entry = b"".join(
+        build_control_entry(LastRecord(3, 1, 40), 50, records_before=8, written_ms=9)[0]
+    )
     header = decode_header(entry)
     columns = decode_columns(entry, header, SegmentRecord(1, 1, 1, 0).origin(4, header))
     assert (columns.count, columns.payload_bytes) == (1, 0)

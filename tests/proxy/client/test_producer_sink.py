@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.producer_table import BATCHES_KEPT
+from distributedlog.log.format.producer_table import FRAMES_KEPT
 from distributedlog.log.write.entry_batch import PendingWrite
 from distributedlog.log.write.log_writer import LogWriter
 from distributedlog.proxy.client.proxied_namespace import ProxiedNamespace
@@ -316,7 +316,7 @@ async def test_no_more_frames_are_under_way_than_the_log_remembers(
     nursery.start_soon(write)
     await trio.sleep(1)
 
-    assert len(wide.sent) + 2 == BATCHES_KEPT
+    assert len(wide.sent) + 2 == FRAMES_KEPT
 
 
 async def test_what_was_lost_with_a_connection_takes_no_room_of_the_next_ones(
