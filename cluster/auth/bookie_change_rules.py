@@ -96,7 +96,7 @@ def allows_ledger_change(change: KeyChange) -> bool:
     if change.before is None:
         created = read_ledger(change.key, change.after or b"")
         return (
-            change.is_janitor and created.owner is None and created.state is LedgerState.OPEN
+            change.is_repair_leader and created.owner is None and created.state is LedgerState.OPEN
         )  # a ledger for merged segments
     before = read_ledger(change.key, change.before)
     if change.after is None:
@@ -106,7 +106,7 @@ def allows_ledger_change(change: KeyChange) -> bool:
         return True
     if before.closed and after.closed and before.ensembles != after.ensembles:
         return _is_replacement(change, before, after)
-    if not change.is_janitor:
+    if not change.is_repair_leader:
         return False
     if after.state is LedgerState.DELETING:
         return differ_only_in(before, after, "state", "owner") and is_unreferenced(change, before)
@@ -138,7 +138,7 @@ def _may_be_replaced(change: KeyChange, bookie: str) -> bool:
 
 
 def _may_replace(change: KeyChange, ledger: LedgerMetadata, old: str, new: str) -> bool:
-    if change.is_janitor:
+    if change.is_repair_leader:
         return change.current_value(keys.bookie_key(new)) is not None
     move_value = change.current_value(keys.move_key(new, ledger.ledger_id))
     return (

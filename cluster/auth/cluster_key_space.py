@@ -397,7 +397,7 @@ KEY_CLASSES = KeySpace(
             _rights_for_state_change,
             _LOG_SCOPE,
             _LOG_SPAN,
-            is_made_once=True,
+            is_created_once=True,
             repair_rule=shapes.allows_state_change,
             change_rule=records.allows_state_change,
         ),
@@ -406,12 +406,12 @@ KEY_CLASSES = KeySpace(
             referenced_ledger=_ledger_of_segment,
             repair_rule=shapes.allows_segment_change,
             change_rule=records.allows_segment_change,
-            stage=_stage_of_segment,
+            completion_stage=_stage_of_segment,
         ),
         (b"log/", b"lock"): replace(
             _WRITER_KEYS,
             allows_lease=True,
-            is_note=_has_length(len(b"log/") + ID_DIGITS + len(b"/lock")),
+            is_marker=_has_length(len(b"log/") + ID_DIGITS + len(b"/lock")),
         ),
         (b"log/", b"stamps"): replace(
             _REPAIRED_KEYS,
@@ -429,7 +429,7 @@ KEY_CLASSES = KeySpace(
             ALL_LOG_RIGHTS | BOOKIE | PROXY | OPERATOR,
             _rights_for_name_change,
             _path_scope(1),
-            is_made_once=True,
+            is_created_once=True,
             listing_prefix=lambda start: b"name/",
         ),
         DELETED_PREFIX: KeyClass(
@@ -442,16 +442,16 @@ KEY_CLASSES = KeySpace(
         REPLACED_PREFIX: _log_class(REPLACED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENT_WRITERS),
         PURGE_PREFIX: replace(
             _log_class(PURGE_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENT_WRITERS),
-            is_note=_has_length(len(PURGE_PREFIX) + ID_DIGITS),
+            is_marker=_has_length(len(PURGE_PREFIX) + ID_DIGITS),
         ),
         # Settings can be changed in a full namespace, because they can free space.
         CONF_PREFIX: replace(
             _log_class(CONF_PREFIX, READ | BOOKIE | OPERATOR, MANAGE),
             filters_by_key=True,
-            is_note=_has_length(len(CONF_PREFIX) + ID_DIGITS),
+            is_marker=_has_length(len(CONF_PREFIX) + ID_DIGITS),
         ),
         BIND_PREFIX: KeyClass(
-            AUTHENTICATED, MANAGE, _path_scope(1), is_note=lambda key: b"\0" not in key
+            AUTHENTICATED, MANAGE, _path_scope(1), is_marker=lambda key: b"\0" not in key
         ),
         keys.LEDGER_PREFIX: KeyClass(
             READ | BOOKIE | OPERATOR,
@@ -459,30 +459,30 @@ KEY_CLASSES = KeySpace(
             _ledger_scope,
             repair_rule=shapes.allows_ledger_change,
             change_rule=records.allows_ledger_change,
-            stage=_stage_of_ledger,
+            completion_stage=_stage_of_ledger,
         ),
         keys.MISSING_RANGES_PREFIX: KeyClass(
             READ | INTERNAL_READERS,
             _LEDGER_WRITERS,
             _ledger_scope,
-            is_note=_has_length(len(keys.MISSING_RANGES_PREFIX) + ID_DIGITS),
+            is_marker=_has_length(len(keys.MISSING_RANGES_PREFIX) + ID_DIGITS),
         ),
         keys.ON_PREFIX: KeyClass(
             INTERNAL_READERS | WRITE,
             _LEDGER_WRITERS,
             _copy_scope,
-            is_note=_any_key,
+            is_marker=_any_key,
             change_rule=shapes.allows_index_change,
         ),
         keys.DELETE_PREFIX: KeyClass(
             INTERNAL_READERS | WRITE,
             _LEDGER_WRITERS | OWN,
             _copy_scope,
-            is_note=_any_key,
+            is_marker=_any_key,
             change_rule=shapes.allows_index_change,
         ),
         keys.MOVE_PREFIX: KeyClass(
-            INTERNAL_READERS, _rights_for_move_change, _copy_scope, is_note=_any_key
+            INTERNAL_READERS, _rights_for_move_change, _copy_scope, is_marker=_any_key
         ),
         keys.BOOKIE_PREFIX: KeyClass(
             AUTHENTICATED, _rights_for_registration, _bookie_scope, allows_lease=True
@@ -506,7 +506,7 @@ KEY_CLASSES = KeySpace(
     single_keys={
         b"\0": KeyClass(AUTHENTICATED, 0),
         b"cluster": KeyClass(AUTHENTICATED, 0),
-        keys.NEXT_LEDGER: KeyClass(AUTHENTICATED, _rights_for_next_id, is_made_once=True),
+        keys.NEXT_LEDGER: KeyClass(AUTHENTICATED, _rights_for_next_id, is_created_once=True),
         keys.PLACEMENT: KeyClass(AUTHENTICATED, OPERATOR),
         CLOCK_KEY: KeyClass(AUTHENTICATED, REPAIR_LEADER),
         RESTORES: KeyClass(AUTHENTICATED, OPERATOR),
@@ -514,7 +514,7 @@ KEY_CLASSES = KeySpace(
         ELECTION_KEY: KeyClass(AUTHENTICATED, BOOKIE, lease_protected=True, allows_lease=True),
         MODE_KEY: KeyClass(EVERYBODY, 0),
     },
-    janitor_key=ELECTION_KEY,
+    repair_leader_key=ELECTION_KEY,
     clock_key=CLOCK_KEY,
     clock_ms=decode_clock,
     clock_step_ms=STEP_MAX_MS,

@@ -94,7 +94,7 @@ class AclCache:
             return principal != ANONYMOUS
         return not (user.disabled or (serial and serial in user.revoked_serials))
 
-    def why_no_token(self, token: Token) -> NotAuthenticated | None:
+    def token_error(self, token: Token) -> NotAuthenticated | None:
         """Return why the token is not accepted, in any mode, or None."""
         user = self.user(token.principal)
         if user is None or user.disabled:

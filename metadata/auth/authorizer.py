@@ -98,7 +98,7 @@ class Authorizer:
         self._token_scope: TokenScope = ()
         self._request_owner = ""
 
-    def narrowed(self, token: Token | None) -> "Authorizer":
+    def restricted_to_token(self, token: Token | None) -> "Authorizer":
         """Return an authorizer for the holder of a restricted token, to be used immediately and not kept."""
         if token is None or not token.token_scope:
             return self
@@ -214,7 +214,7 @@ class Authorizer:
         user = self.user(name)
         return user is None or not (user.disabled or (serial and serial in user.revoked_serials))
 
-    def why_no_token(self, token: Token) -> NotAuthenticated | None:
+    def token_error(self, token: Token) -> NotAuthenticated | None:
         """Return why the token is not accepted, in any mode, or None."""
         user = self.user(token.user)
         if user is None or user.disabled:
@@ -231,7 +231,7 @@ class Authorizer:
         An invalid token ends it in any mode. A disabled user or certificate ends it in mode "required".
         """
         if token is not None:
-            return self.why_no_token(token)
+            return self.token_error(token)
         if self.mode != "required" or principal == ANONYMOUS or self.is_active(principal, serial):
             return None
         return NotAuthenticated(f"{principal} or its certificate was disabled")
@@ -373,10 +373,10 @@ class Authorizer:
             return False
 
     def _is_janitor(self, principal: str) -> bool:
-        janitor_item = self._state.get(self._key_space.janitor_key)
-        if janitor_item is None:
+        repair_leader_item = self._state.get(self._key_space.repair_leader_key)
+        if repair_leader_item is None:
             return False
-        lease = self._state.leases.get(janitor_item.lease)
+        lease = self._state.leases.get(repair_leader_item.lease)
         return lease is not None and lease.owner == principal
 
     def _decode_name_key(self, name_key: bytes) -> tuple[str, str]:
@@ -538,7 +538,7 @@ class Authorizer:
                     key_ranges.append(key_range)
         return _merge_ranges(key_ranges)
 
-    def why_not_transact(self, principal: str, transaction: Transaction) -> NotAllowed | None:
+    def transaction_error(self, principal: str, transaction: Transaction) -> NotAllowed | None:
         """Check every compare and every operation. Return the refusal, or None."""
         base_rights = self.cluster_rights(principal)
         names = self._key_space.names_prefix
@@ -619,7 +619,11 @@ class Authorizer:
             needed = rights_by_value(key, stored_value, new_value)
         except DistributedLogError:
             needed = 0
-        if key_class.is_made_once and stored is not None and _is_outdated(transaction, key, stored):
+        if (
+            key_class.is_created_once
+            and stored is not None
+            and _is_outdated(transaction, key, stored)
+        ):
             needed |= key_class.read_rights  # the change has no effect, and a reader may learn this
         return needed
 
@@ -716,11 +720,11 @@ class Authorizer:
                     0 < compare.number <= self._state.revision
                 )  # no later change has that revision
             elif item is None:
-                is_past = compare.number > 0 and self._key_space.of(compare.key).is_made_once
+                is_past = compare.number > 0 and self._key_space.of(compare.key).is_created_once
             else:
                 # A later version is not final: the requester's next transactions may reach it before this
                 # one is applied.
-                is_final = compare.key == key or self._key_space.of(compare.key).is_made_once
+                is_final = compare.key == key or self._key_space.of(compare.key).is_created_once
                 is_past = is_final and 0 < compare.number < item.version
             is_leased = (
                 compare.key == key and item is not None and self._key_space.of(key).lease_protected
@@ -806,7 +810,7 @@ class Authorizer:
                 return _not_allowed(principal, "write", operation.key, 0)
         if self.mode == "open":
             return None
-        return self.apply_mode(principal, self.why_not_transact(principal, transaction))
+        return self.apply_mode(principal, self.transaction_error(principal, transaction))
 
     def audited_action(self, principal: str, transaction: Transaction) -> tuple[str, str] | None:
         """Return action and subject of an audit record for a transaction, or None.

@@ -56,7 +56,7 @@ class KeyChange:
     """Returns the namespace in which the log with this ID has its name, or ""."""
     is_own_bookie: Callable[[str], bool]
     """Whether the requester is the bookie with this ID."""
-    is_janitor: bool
+    is_repair_leader: bool
     """Whether the requester is the repair leader."""
     rights: int
     """All rights of the requester on this key."""
@@ -94,7 +94,7 @@ class KeyClass:
 
     A range is then restricted to the paths on which the requester has any right.
     """
-    is_made_once: bool = False
+    is_created_once: bool = False
     """The key is created once, and never again after its deletion.
 
     A condition on an earlier version then never holds.
@@ -107,12 +107,12 @@ class KeyClass:
     """While the lease of the key is active, only its holder may change the key."""
     allows_lease: bool = False
     """The key may be bound to a lease, which deletes it without a check of rights or rules."""
-    is_note: Callable[[bytes], bool] = lambda key: False
+    is_marker: Callable[[bytes], bool] = lambda key: False
     """Whether the key is a small record of pending work or of a location, at most one per object.
 
     Such a key may be created even if its namespace is full.
     """
-    stage: Callable[[bytes, bytes], int] | None = None
+    completion_stage: Callable[[bytes, bytes], int] | None = None
     """Returns how close a record is to its final state, by key and value. Raises `CorruptData`.
 
     It normally only increases.
@@ -146,7 +146,7 @@ class KeySpace:
     """
     state_suffix: bytes = b"/state"
     ledgers_prefix: bytes = b"ledger/"
-    janitor_key: bytes = b""
+    repair_leader_key: bytes = b""
     """The holder of this key's lease is the repair leader."""
     cookies_prefix: bytes = b"cookie/"
     moves_prefix: bytes = b"move/"

@@ -26,7 +26,7 @@ KEYS_PER_STEP = 100
 LASTING_BYTES_MAX = 1024
 """Size limit of a small value.
 
-It applies to keys that exist once per log (`KeyClass.is_note`, `KeyClass.is_made_once`).
+It applies to keys that exist once per log (`KeyClass.is_marker`, `KeyClass.is_created_once`).
 """
 REOPENED_BYTES = 1024
 """Bytes added for a record that moves back from its final state. Otherwise the way back to it would grow."""
@@ -53,7 +53,7 @@ class UsageGrowth(NamespaceUsage):
     """The change of a namespace by a transaction. Negative numbers are a decrease."""
 
     new_keys: int = 0
-    """Number of added keys, minus deleted ones, without those of `KeyClass.is_note`."""
+    """Number of added keys, minus deleted ones, without those of `KeyClass.is_marker`."""
     only_small: bool = True
     """Whether all values are small and belong to keys that exist once per log or ledger."""
     advances_stage: bool = False
@@ -274,21 +274,21 @@ class NamespaceUsageCounter:
             )
             growth.add(keys, size, keys if key == scope.ledger else 0)
             growth.by_reader = growth.by_reader or (keys > 0 and bool(scope.user))
-            is_note = key_class.is_note(key)
-            if not is_note:
+            is_marker = key_class.is_marker(key)
+            if not is_marker:
                 growth.new_keys += keys
-            is_small_key = is_note or key_class.is_made_once
+            is_small_key = is_marker or key_class.is_created_once
             if value_after is not None and not (
                 is_small_key and len(value_after) <= LASTING_BYTES_MAX
             ):
                 growth.only_small = False
             if (
-                key_class.stage is not None
+                key_class.completion_stage is not None
                 and stored_before is not None
                 and value_after is not None
             ):
                 progress = _stage_progress(
-                    key_class.stage, key, stored_before[VALUE_HEADER.size :], value_after
+                    key_class.completion_stage, key, stored_before[VALUE_HEADER.size :], value_after
                 )
                 growth.advances_stage = growth.advances_stage or progress > 0
                 if progress < 0:
@@ -357,13 +357,16 @@ def _stored_bytes(key: bytes, stored: bytes | None) -> int:
 
 
 def _stage_progress(
-    stage: Callable[[bytes, bytes], int], key: bytes, record_before: bytes, record_after: bytes
+    completion_stage: Callable[[bytes, bytes], int],
+    key: bytes,
+    record_before: bytes,
+    record_after: bytes,
 ) -> int:
     """Return how much closer a record is to its final state.
 
     Negative if it moves back, 0 if it is unreadable.
     """
     try:
-        return stage(key, record_after) - stage(key, record_before)
+        return completion_stage(key, record_after) - completion_stage(key, record_before)
     except DistributedLogError:
         return 0

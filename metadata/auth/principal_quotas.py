@@ -91,7 +91,7 @@ class PrincipalQuotas:
                 principal, 0
             ) + self._count_by_principal.pop(owner)
 
-    def why_not_request(self, principal: str, now: float) -> TooBusy | None:
+    def request_error(self, principal: str, now: float) -> TooBusy | None:
         """Return why no command of the principal is accepted now, or None.
 
         Its client retries automatically.
@@ -126,7 +126,7 @@ class PrincipalQuotas:
 
     # --- leases and watches -----------------------------------------------------------------------
 
-    def why_not_lease(self, state: KeyValueState, principal: str) -> OverQuota | None:
+    def lease_error(self, state: KeyValueState, principal: str) -> OverQuota | None:
         """Return why the principal gets no further lease, or None."""
         if is_unlimited(principal):
             return None

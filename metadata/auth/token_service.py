@@ -48,7 +48,7 @@ class TokenService:
         self._secret_bytes = secret_bytes
         self.time_s = time_s
 
-    def welcome(self, state: KeyValueState, proof: bytes) -> Welcome:
+    def check_token(self, state: KeyValueState, proof: bytes) -> Welcome:
         """Verify a token, and return its principal.
 
         Raises:
@@ -76,7 +76,7 @@ class TokenService:
             raise NotAuthenticated(
                 f"the token of {token.principal} has ended", NotAuthenticated.ENDED
             )
-        error = self._authorizer().why_no_token(token)
+        error = self._authorizer().token_error(token)
         if error is not None:
             if token.revoked_at_revision > state.index:
                 raise NotReady("the user of the token does not exist on this metadata node yet")

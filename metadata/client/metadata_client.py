@@ -212,7 +212,7 @@ class MetadataClient:
         reply = await self.request(Op.META_MEMBERS, request.encode())
         return [reach.member for reach in decode_members(reply.body)]
 
-    async def change_trust(self, *change: str, force: bool = False) -> None:
+    async def change_authorization(self, *change: str, force: bool = False) -> None:
         """Change users, grants, quotas or the authorization mode. `acl_commands.py` lists the changes.
 
         Args:
@@ -239,7 +239,7 @@ class MetadataClient:
             # not in the first attempt, because older nodes reject this word
             await send((*change, FORCE))
 
-    async def trust_report(self, *, own: bool = False) -> AuthorizationReport:
+    async def authorization_report(self, *, own: bool = False) -> AuthorizationReport:
         """Return the authorization report of the leader.
 
         With ``own``, it contains only the client's principal and rights.
@@ -248,19 +248,19 @@ class MetadataClient:
         return decode_authorization_report(reply.body)
 
     async def make_token(
-        self, user: str = "", *, valid_s: int, narrowing: TokenScope = ()
+        self, user: str = "", *, valid_s: int, token_scope: TokenScope = ()
     ) -> bytes:
         """Request a token. This requires TLS.
 
         Args:
             user: The user of the token, which an admin may choose. "" stands for the client itself.
             valid_s: Its lifetime in seconds. At most one day for the client itself.
-            narrowing: A restriction to some logs. The token never exceeds the rights of its user.
+            token_scope: A restriction to some logs. The token never exceeds the rights of its user.
 
         Raises:
             NotAllowed, InvalidRequest: The request was refused.
         """
-        request = TokenRequest(user, valid_s, narrowing)
+        request = TokenRequest(user, valid_s, token_scope)
         return decode_token((await self.request(Op.META_TRUST, request.encode())).body)
 
     async def verify_token(self, token: bytes) -> Welcome:

@@ -45,7 +45,7 @@ Such a node has more clients than it can serve. The pauses grow. Hundreds of cli
 without a pause kept a node from completing any handshake (H224).
 """
 REFRESH_MEMBERS_S = 60.0
-ASK_S = 2.0
+QUERY_TIMEOUT_S = 2.0
 
 
 class NodeConnections:
@@ -330,7 +330,7 @@ class KnownNodes:
         while link.closed is None:
             try:
                 reply = await link.request(
-                    Op.META_MEMBERS, MembersRequest("show").encode(), timeout_s=ASK_S
+                    Op.META_MEMBERS, MembersRequest("show").encode(), timeout_s=QUERY_TIMEOUT_S
                 )
                 addresses = [parse_host_port(reach.address) for reach in decode_members(reply.body)]
                 self.update_members([address for address in addresses if address is not None])

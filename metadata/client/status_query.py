@@ -11,7 +11,7 @@ from ..model.interface import MemberStatus
 from ..protocol.client_messages import decode_rows
 from .node_connections import NodeConnections
 
-ASK_S = 2.0
+QUERY_TIMEOUT_S = 2.0
 PAUSE_S = 0.05
 
 
@@ -58,7 +58,7 @@ async def query_status(connections: NodeConnections) -> list[MemberStatus]:
 
 
 async def _status_from(link: ClientLink) -> list[MemberStatus]:
-    reply = await link.request(Op.META_STATUS, pack(["all"]), timeout_s=ASK_S)
+    reply = await link.request(Op.META_STATUS, pack(["all"]), timeout_s=QUERY_TIMEOUT_S)
     return [
         replace(row.status, address=row.advertised.get(link.listener, row.status.address))
         for row in decode_rows(reply.body)

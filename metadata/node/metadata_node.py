@@ -164,7 +164,7 @@ class MetadataNode:
             )
         if self.member is None:
             raise NotReady(self.not_ready_reason)
-        return self.member.token_service.welcome(self.member.replica.state, proof)
+        return self.member.token_service.check_token(self.member.replica.state, proof)
 
     # --- bootstrap --------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ from ..model.rights import ADMIN, AUTHENTICATED, OPERATOR, PROXY
 from ..peers.bootstrap import Bootstrap
 from ..peers.hard_state_recovery import VoterReport
 from ..protocol.client_messages import (
-    STATUS_QUESTION,
+    STATUS_REQUEST,
     MembersRequest,
     RangeRequest,
     WatchRequest,
@@ -70,7 +70,7 @@ from ..protocol.token_messages import (
 )
 from ..raft.raft_messages import SnapshotChunk, SnapshotChunkReply, decode
 from ..raft.recovered_hard_state import RaftEntryId
-from ..replica.admission_control import NEVER_S
+from ..replica.admission_control import NO_TIMEOUT_S
 from ..storage.backup_format import (
     BackupHeader,
     BackupRequest,
@@ -343,7 +343,7 @@ class MetadataSession:
                     self._record_owner(member)
                 self._reply_outcome(ident, member, answer)
 
-        timeout_s = deadline_ms / 1000 if deadline_ms else NEVER_S
+        timeout_s = deadline_ms / 1000 if deadline_ms else NO_TIMEOUT_S
         last_index = replica.raft.log.last_index
         replica.request(command, decoded_command, done, requester=self._link, timeout_s=timeout_s)
         if replica.state.authorization_revision and replica.raft.log.last_index > last_index:
@@ -392,7 +392,7 @@ class MetadataSession:
         if isinstance(decoded_command, RevokeLease):
             return member.leases.why_not(decoded_command.lease, self._request_owner)
         if member.replica.state.authorization_revision:
-            trust = member.authorizer.narrowed(self._link.token)
+            trust = member.authorizer.restricted_to_token(self._link.token)
             if isinstance(decoded_command, Transact):
                 return trust.authorize_transaction(self._principal, decoded_command.transaction)
             return trust.authorize_operation(self._principal, AUTHENTICATED, "hold a lease")
@@ -448,7 +448,7 @@ class MetadataSession:
             reported_error = error if can_authorize else replica.authorization_pending_error()
             self._link.reply_error(ident, self._with_leader_address(member, reported_error))
             return
-        timeout_s = deadline_ms / 1000 if deadline_ms else NEVER_S
+        timeout_s = deadline_ms / 1000 if deadline_ms else NO_TIMEOUT_S
         member.replica.request(
             encode_command(change), change, done, requester=self._link, timeout_s=timeout_s
         )
@@ -461,7 +461,7 @@ class MetadataSession:
         client = qualified_client(
             self._request_owner, self._node.endpoint.host.secret_bytes(8).hex()
         )
-        timeout_s = deadline_ms / 1000 if deadline_ms else NEVER_S
+        timeout_s = deadline_ms / 1000 if deadline_ms else NO_TIMEOUT_S
         _TokenIssue(member, self._link, ident, request, client, timeout_s).begin()
 
     def _verify_token(self, member: MemberNode, ident: int, request: VerifyRequest) -> None:
@@ -471,11 +471,14 @@ class MetadataSession:
             try:
                 if error is not None:
                     raise self._with_leader_address(member, error)
-                trust, who = member.authorizer.narrowed(self._link.token), self._principal
+                trust, who = (
+                    member.authorizer.restricted_to_token(self._link.token),
+                    self._principal,
+                )
                 if not self._link.is_secret or not trust.cluster_rights(who) & (PROXY | OPERATOR):
                     raise NotAllowed(f"{who} may not verify tokens: only proxies over TLS may")
                 try:
-                    welcome = member.token_service.welcome(member.replica.state, request.proof)
+                    welcome = member.token_service.check_token(member.replica.state, request.proof)
                 except NotReady:
                     # After a quorum round, the leader has all secrets. With `NotReady`, the proxy would
                     # search for another leader whenever clients present such tokens.
@@ -501,7 +504,7 @@ class MetadataSession:
             if error is not None:
                 done(error)
                 return
-            trust = member.authorizer.narrowed(self._link.token)
+            trust = member.authorizer.restricted_to_token(self._link.token)
             if not trust.cluster_rights(self._principal) & ADMIN:
                 done(NotAllowed(f"{self._principal} may not rotate secrets: it needs admin"))
                 return
@@ -545,7 +548,7 @@ class MetadataSession:
 
     def _status(self, ident: int, body: memoryview) -> None:
         member = self._node.member
-        if decode_message(body, STATUS_QUESTION, "META_STATUS") == ("self",):
+        if decode_message(body, STATUS_REQUEST, "META_STATUS") == ("self",):
             if self._check_credit(ident):
                 self._link.reply(ident, encode_rows([self._node.status_row()]))
         elif member is None:
@@ -590,7 +593,7 @@ class MetadataSession:
         """Whether this principal has one of the rights on the cluster. Otherwise the error is sent."""
         if not member.replica.state.authorization_revision:
             return True
-        denial = member.authorizer.narrowed(self._link.token).authorize_operation(
+        denial = member.authorizer.restricted_to_token(self._link.token).authorize_operation(
             self._principal, rights, what
         )
         if denial is not None:
@@ -708,7 +711,7 @@ class _TokenIssue:
                 error = NotAuthenticated(f"{link.principal}, or its certificate, was disabled")
             if error is None:
                 member.token_service.check_request(
-                    link.principal, link.token, request.user, request.valid_s, request.narrowing
+                    link.principal, link.token, request.user, request.valid_s, request.token_scope
                 )
         except DistributedLogError as refused:
             error = refused
@@ -727,8 +730,8 @@ class _TokenIssue:
             self._make_token()
             return
         what = f"for {request.valid_s} s"
-        if request.narrowing:
-            what += ": " + ", ".join(f"{n}/{path}" for n, path, _ in request.narrowing)
+        if request.token_scope:
+            what += ": " + ", ".join(f"{n}/{path}" for n, path, _ in request.token_scope)
         head = AuthorizationChange(self._client, 1, member.replica.state.index)
         try:
             change = member.compose_acl_change(
@@ -756,10 +759,10 @@ class _TokenIssue:
     def _make_token(self) -> None:
         link, member, request = self._link, self._member, self._request
         user = request.user or link.principal.removeprefix("user/")
-        came_by = None if request.user else link.token
+        presented_token = None if request.user else link.token
         try:
             token = member.token_service.make_token(
-                member.replica.state, user, request.valid_s, request.narrowing, came_by
+                member.replica.state, user, request.valid_s, request.token_scope, presented_token
             )
         except DistributedLogError as error:
             self._refuse(error)

@@ -103,7 +103,7 @@ class CurrentRights:
         bookies: Collection[str],
     ) -> bool:
         """Whether a principal may have a capability. A refusal is counted, also in mode "report"."""
-        scoped = self.authorizer().narrowed(token)
+        scoped = self.authorizer().restricted_to_token(token)
         if may_have_capability(scoped, principal, kind, ledger, bookies):
             return True
         reason = f"{principal} may not {kind.name.lower()} the ledgers of that log"
@@ -190,7 +190,7 @@ class MemberNode:
             self._snapshot_receivers[snapshot_request.peer] = None
             self._nursery.start_soon(self._send_snapshot_to, snapshot_request)
 
-    def on_state(self) -> None:
+    def on_state_validity(self) -> None:
         """See `ReplicaListener`. Sets the conditions of nodes with a wrong state, and clears old ones."""
         replica = self.replica
         conditions: dict[str, HealthCondition] = {}
@@ -209,7 +209,7 @@ class MemberNode:
             if conditions_before.get(node) != new_condition:
                 log.error("metadata: %s", text_of(new_condition))
 
-    def on_less(self) -> None:
+    def on_log_incomplete(self) -> None:
         """See `ReplicaListener`.
 
         The condition is not stored, because after a restart a leader reports it again.
@@ -223,7 +223,7 @@ class MemberNode:
             entry=self.replica.raft.log.last_index,
         )
 
-    async def on_whole(self) -> None:
+    async def on_log_complete(self) -> None:
         """See `ReplicaListener`."""
         self._identity = await self.replica.storage.clear_recovery_floor(self._identity)
         self._conditions.clear(Code.METADATA_LOG_INCOMPLETE)
@@ -241,9 +241,9 @@ class MemberNode:
                 on_applied=self.on_applied,
                 on_role=self.leases.on_role,
                 on_late=self.leases.on_late,
-                on_state_validity=self.on_state,
-                on_log_incomplete=self.on_less,
-                on_log_complete=self.on_whole,
+                on_state_validity=self.on_state_validity,
+                on_log_incomplete=self.on_log_incomplete,
+                on_log_complete=self.on_log_complete,
                 on_snapshot_wanted=self.on_snapshot_wanted,
             )
         )
@@ -300,7 +300,9 @@ class MemberNode:
         """
         if not self.replica.state.authorization_revision:
             return None
-        return self.authorizer.narrowed(link.token).authorize_read(link.principal, start, end)
+        return self.authorizer.restricted_to_token(link.token).authorize_read(
+            link.principal, start, end
+        )
 
     def compose_acl_change(
         self, head: AuthorizationChange, change: Sequence[str], principal: str, link: Link
@@ -486,10 +488,10 @@ class MemberNode:
             return namespace_error
         quotas.begin_term(replica.raft.term, replica.state.request_dedup, trio.current_time())
         if isinstance(decoded_command, GrantLease):
-            lease_error = quotas.why_not_lease(replica.state, principal)
+            lease_error = quotas.lease_error(replica.state, principal)
             if lease_error is not None:
                 return lease_error
-        return quotas.why_not_request(principal, trio.current_time())
+        return quotas.request_error(principal, trio.current_time())
 
     def on_accepted(self, owner: str, index: int, growth: Mapping[str, UsageGrowth]) -> None:
         """Count a command of that owner, which was added to the log at this index."""
@@ -555,7 +557,7 @@ class MemberNode:
 
         With ``own_only``, it has only the requester's principal and rights.
         """
-        scoped, principal = self.authorizer.narrowed(link.token), link.principal
+        scoped, principal = self.authorizer.restricted_to_token(link.token), link.principal
         report_denials = tuple(
             (who, what, times)
             for (who, what), times in scoped.report_denials.items()
@@ -598,7 +600,7 @@ class MemberNode:
         self._watch_rights_version = (trust.revision, trust.rename_count)
         for watches in list(self._watches):
             if not watches.close_if_revoked(trust):
-                watches.judge(self.may_read)
+                watches.reauthorize(self.may_read)
 
     async def _count_namespaces(self) -> None:
         """Count the usage of namespaces in parts, when authorization is used first.

@@ -109,7 +109,7 @@ class ServedWatches:
         """Remove a watch that the client cancelled."""
         self._watches.pop(ident, None)
 
-    def judge(
+    def reauthorize(
         self, may_read: Callable[[Link, bytes, bytes], NotAllowed | VisibleParts | None]
     ) -> None:
         """Authorize all watches again, and end those that are no longer allowed."""

@@ -38,7 +38,7 @@ TERMS_AHEAD = 1000
 The node may have campaigned in later terms that no other node observed. Messages of these terms, and those
 about its old log, must be ignored.
 """
-ASK_S = 2.0
+QUERY_TIMEOUT_S = 2.0
 _FORM = row(
     text(chars_min=1), number(0, TERM_MAX), number(0, TERM_MAX), number(), blob(64 * 1024, 1)
 )
@@ -122,7 +122,7 @@ async def request_voter_reports(
     recovered: RecoveredHardState | str = ""
 
     async def ask(address: Address) -> None:
-        with suppress(DistributedLogError), trio.move_on_after(ASK_S):
+        with suppress(DistributedLogError), trio.move_on_after(QUERY_TIMEOUT_S):
             link = await endpoint.dial(address, nursery=nursery, kind=METADATA)
             if link.peer.cluster_id == cluster_id and link.peer.kind == "metadata":
                 report = await _request_report(link)
@@ -149,7 +149,7 @@ async def request_voter_reports(
 
 
 async def _request_report(link: ClientLink) -> VoterReport:
-    reply = await link.request(Op.META_RECALL, timeout_s=ASK_S)
+    reply = await link.request(Op.META_RECALL, timeout_s=QUERY_TIMEOUT_S)
     return VoterReport.decode(reply.body)
 
 

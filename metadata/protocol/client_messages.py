@@ -149,7 +149,7 @@ def _change(value: Any) -> tuple[str, ...]:
 _CHANGE = row(one_of("change"), text(CLIENT_CHARS_MAX, 1), number(), number(), _change)
 _DIGEST = row(number(1), number())
 _LEASE = row(one_of("renew"), number())
-STATUS_QUESTION = row(one_of("self", "all"))
+STATUS_REQUEST = row(one_of("self", "all"))
 _ADDRESS = text(ADDRESS_CHARS_MAX)
 _STATUS = (text(), _ADDRESS, text(ERROR_CHARS_MAX), number(), number(), flag, text())
 _STATUS_ADDED = (legacy_form, conditions_form, text(), text(ERROR_CHARS_MAX))
@@ -420,16 +420,16 @@ class AuthorizationReport:
 
     Each row has the principal, the action, and how often it occurred since this node became leader.
     """
-    counted: bool = True
+    usage_complete: bool = True
     """Whether the namespace counts are complete."""
-    spaces: tuple[tuple[str, int, int, int, int, int, int], ...] = ()
+    namespaces: tuple[tuple[str, int, int, int, int, int, int], ...] = ()
     """Namespaces, the fullest first. Each row has keys, bytes and ledgers, then the limits of the three."""
 
 
 def encode_authorization_report(report: AuthorizationReport) -> bytes:
     """Encode the reply to a META_TRUST request without a change."""
     denial_rows = [list(values) for values in report.would_refuse]
-    spaces = [report.counted, [list(values) for values in report.spaces]]
+    spaces = [report.usage_complete, [list(values) for values in report.namespaces]]
     return pack([report.mode, report.principal, report.rights, denial_rows, spaces])
 
 

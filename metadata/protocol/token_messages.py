@@ -48,11 +48,11 @@ class TokenRequest:
 
     user: str
     valid_s: int
-    narrowing: TokenScope = ()
+    token_scope: TokenScope = ()
 
     def encode(self) -> bytes:
         """Encode the request as a frame body."""
-        return pack(["token", self.user, self.valid_s, [list(scope) for scope in self.narrowing]])
+        return pack(["token", self.user, self.valid_s, [list(scope) for scope in self.token_scope]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ def decode_authorization_request(
     value = unpack(body, what)
     kind = value[0] if type(value) is list and value and type(value[0]) is str else ""
     if kind == "token":
-        _, user, valid_s, narrowing = check_message(value, _TOKEN, what)
-        return TokenRequest(user, valid_s, narrowing)
+        _, user, valid_s, token_scope = check_message(value, _TOKEN, what)
+        return TokenRequest(user, valid_s, token_scope)
     if kind == "verify":
         return VerifyRequest(check_message(value, _VERIFY, what)[1])
     if kind == "rotate":

@@ -49,7 +49,7 @@ class LeaderState:
         self.round = 0  # number of the last heartbeat round
         self.append_count = 0  # number of appends sent, and the number of the last one
         self.transferee = ""  # the target of a leadership transfer
-        self.wants_flush = True
+        self.needs_flush = True
         self.heartbeat_at = now
         self.commit_broadcast_at = inf
         """Time at which the peers receive a commit index that no append carried."""
@@ -95,7 +95,7 @@ class LeaderState:
         index = self._log.last_index + 1
         self._log.append((Entry(index, self.term, command),))
         self.uncommitted_bytes += len(command)
-        self.wants_flush = True
+        self.needs_flush = True
         return index
 
     # --- members ----------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class LeaderState:
         self._set_members(configuration, now)
         self.advance_commit()  # one voter less may complete a majority
         self._confirm_reads()
-        self.wants_flush = True
+        self.needs_flush = True
 
     def _set_members(self, configuration: Configuration, now: float) -> None:
         self._counts = self.node_id in configuration.voters
@@ -216,7 +216,7 @@ class LeaderState:
         progress.on_heartbeat_answered(self._log.last_index, now, self._options.heartbeat_s / 2)
         progress.round = max(progress.round, message.round)
         self._confirm_reads()
-        self.wants_flush = True
+        self.needs_flush = True
 
     def _confirm_reads(self) -> None:
         self._ready_builder.reads.extend(
@@ -230,9 +230,9 @@ class LeaderState:
 
     def flush(self) -> None:
         """Send pending messages: a read round, appends, and commit indexes."""
-        self.wants_flush = False
+        self.needs_flush = False
         self._last_append = None  # A later append has a different number.
-        if self.read_index_queue.wants_round and self._watermarks.commit >= self.noop_index:
+        if self.read_index_queue.needs_round and self._watermarks.commit >= self.noop_index:
             self.start_heartbeat_round()
         for peer, progress in self.peers.items():
             self._replicate(peer, progress)
@@ -334,7 +334,7 @@ class LeaderState:
                 f" {message.index}, the log ends at {log.last_index}"
             )
         progress.on_heard(now)
-        self.wants_flush = True
+        self.needs_flush = True
         if not message.accepted:
             next_index = log.next_after_hint(message.index, message.hint_index, message.hint_term)
             progress.on_refused(message.number, message.index, next_index, self.append_count)
@@ -359,7 +359,7 @@ class LeaderState:
         for entry_index in range(max(self._watermarks.commit + 1, self.noop_index), index + 1):
             self.uncommitted_bytes -= len(self._log.entry(entry_index).data)
         self._watermarks.commit_to(index)
-        self.wants_flush = True
+        self.needs_flush = True
         return True
 
     def _may_commit(self, index: int) -> bool:
@@ -389,7 +389,7 @@ class LeaderState:
         """Process the end of sending a snapshot."""
         if peer in self.peers:
             self.peers[peer].on_snapshot_ended(index, delivered, self._log.last_index)
-            self.wants_flush = True
+            self.needs_flush = True
 
     # --- leadership transfer ----------------------------------------------------------------------
 
@@ -406,7 +406,7 @@ class LeaderState:
         self._transfer_deadline = now + options.election_min_s
         self._next_transfer_at = self._transfer_deadline + options.election_max_s
         self._notify_transferee()
-        self.wants_flush = True
+        self.needs_flush = True
         return True
 
     def on_time(self, now: float, disk_stalled: bool) -> None:
@@ -455,7 +455,7 @@ class ReadIndexQueue:
         self._asked: deque[tuple[int, int, list[int]]] = deque()  # (round, read index, requests)
 
     @property
-    def wants_round(self) -> bool:
+    def needs_round(self) -> bool:
         """Whether reads wait and no round with reads is in progress."""
         return bool(self._waiting) and not self._asked
 

@@ -325,7 +325,7 @@ class Raft:
         if self._leader_state is None:
             return False
         self._leader_state.read_index_queue.add(request_id)
-        self._leader_state.wants_flush = True
+        self._leader_state.needs_flush = True
         self._check_invariants()
         return True
 
@@ -438,12 +438,12 @@ class Raft:
         state = (self.role, self.term, self.leader_id)
         if self.diverged is not None:
             return False
-        flush = self._leader_state is not None and self._leader_state.wants_flush
+        flush = self._leader_state is not None and self._leader_state.needs_flush
         return flush or self.watermarks.has_work or self._ready_builder.has_work(state)
 
     def ready(self) -> Ready:
         """Return all actions since the last call. metadata/raft/ready.py defines their order."""
-        if self._leader_state is not None and self._leader_state.wants_flush:
+        if self._leader_state is not None and self._leader_state.needs_flush:
             self._leader_state.flush()
         builder = self._ready_builder
         builder.ready_number += 1

@@ -15,7 +15,7 @@ RATE_WINDOW_S = 0.5
 """The rate is measured over the last complete window of this length in which requests waited."""
 WAIT_FRACTION_MAX = 0.5
 CONNECTION_SHARE_DIVISOR = 4
-NEVER_S = 3600.0
+NO_TIMEOUT_S = 3600.0
 """The timeout of a request that has none."""
 
 

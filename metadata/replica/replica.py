@@ -42,7 +42,7 @@ from ..state.state_digest import ENTRIES_PER_DIGEST, DigestComparison, StateDige
 from ..storage.member_identity import MemberIdentity
 from ..storage.metadata_disk_space import CHECK_INTERVAL_S, MetadataDiskSpace
 from ..storage.raft_storage import LoadedRaftState, RaftStorage
-from .admission_control import NEVER_S, AdmissionControl
+from .admission_control import NO_TIMEOUT_S, AdmissionControl
 
 log = get_logger("distributedlog.metadata.replica.replica")
 
@@ -306,7 +306,7 @@ class RaftReplica:
         reply: OnResult,
         *,
         requester: object,
-        timeout_s: float = NEVER_S,
+        timeout_s: float = NO_TIMEOUT_S,
     ) -> None:
         """Apply a client's command once, even if it is sent several times (H20).
 

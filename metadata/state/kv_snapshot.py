@@ -83,10 +83,12 @@ def snapshot_chunks(
 
 def _chunks(view: StateView, excluded_prefix: bytes, excluded_count: int) -> Iterator[bytes]:
     has_owners = any(owner for _, _, owner in view.leases)
-    form = SNAPSHOT_FORMAT if has_owners or view.trust_revision else FORMAT_WITHOUT_OWNERS
+    form = SNAPSHOT_FORMAT if has_owners or view.authorization_revision else FORMAT_WITHOUT_OWNERS
     head = [form, view.index, view.revision, view.next_lease, view.dedup_floor]
     counts = [len(view.leases), view.key_count - excluded_count, len(view.requests)]
-    yield pack([*head, *counts, *([view.trust_revision] if form == SNAPSHOT_FORMAT else [])])
+    yield pack(
+        [*head, *counts, *([view.authorization_revision] if form == SNAPSHOT_FORMAT else [])]
+    )
     if form == FORMAT_WITHOUT_OWNERS:
         yield from _group_rows("leases", ((16, lease[:2]) for lease in view.leases))
     else:

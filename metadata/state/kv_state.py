@@ -393,7 +393,7 @@ class KeyValueState:
             version, _, created, _ = VALUE_HEADER.unpack_from(stored_before)
             version += 1
         stored = VALUE_HEADER.pack(version, lease, created, revision) + value
-        self._leave(key, stored_before)
+        self._release_stored(key, stored_before)
         self._set_stored(key, lease, stored)
         if self._on_change is not None:
             self._on_change(key, stored_before, stored)
@@ -402,7 +402,7 @@ class KeyValueState:
     def _delete(self, key: bytes, revision: int) -> WatchEvent:
         stored_before = self.stored_values.pop(key)
         self.keys.remove(key)
-        self._leave(key, stored_before)
+        self._release_stored(key, stored_before)
         if self._on_change is not None:
             self._on_change(key, stored_before, None)
         version, _, created, _ = VALUE_HEADER.unpack_from(stored_before)
@@ -416,7 +416,7 @@ class KeyValueState:
             lease.keys[key] = None
             lease.key_bytes += len(key)
 
-    def _leave(self, key: bytes, stored: bytes | None) -> None:
+    def _release_stored(self, key: bytes, stored: bytes | None) -> None:
         """Remove the stored bytes of a key from the digest, its lease and the views.
 
         None if the key is new.
@@ -493,7 +493,7 @@ class StateView:
         self.index = state.index
         self.revision = state.revision
         self.next_lease = state.next_lease
-        self.trust_revision = state.authorization_revision
+        self.authorization_revision = state.authorization_revision
         self.leases = [
             (lease_id, lease.ttl_ms, lease.owner) for lease_id, lease in state.leases.items()
         ]

@@ -82,7 +82,7 @@ class BackupHeader:
 
 _BLOB = blob(CHUNK_BYTES_MAX)
 _HEAD = row(number(), text(chars_min=1), number(1), number(1), _BLOB)
-_BEGUN = row(number(1), _BLOB)
+_BACKUP_START = row(number(1), _BLOB)
 _CHUNK = row(_BLOB)
 
 
@@ -138,19 +138,21 @@ class BackupRequest:
         match unpack(body, "META_SAVE"):
             case ["begin"]:
                 return cls()
-            case ["next", save, chunk] if is_number(save, 1) and is_number(chunk, 1):
-                return cls(save, chunk)
+            case ["next", backup_number, chunk] if is_number(backup_number, 1) and is_number(
+                chunk, 1
+            ):
+                return cls(backup_number, chunk)
         raise ProtocolError("META_SAVE: neither a beginning nor a chunk")
 
 
-def encode_backup_start(save: int, chunk: bytes) -> bytes:
+def encode_backup_start(backup_number: int, chunk: bytes) -> bytes:
     """Encode the reply to the beginning of a backup."""
-    return pack([save, chunk])
+    return pack([backup_number, chunk])
 
 
 def decode_backup_start(body: Buffer) -> tuple[int, bytes]:
     """Return number and first chunk of a new backup, or raise `ProtocolError`."""
-    backup_start: tuple[int, bytes] = decode_message(body, _BEGUN, "the beginning of a save")
+    backup_start: tuple[int, bytes] = decode_message(body, _BACKUP_START, "the beginning of a save")
     return backup_start
 
 

@@ -56,7 +56,7 @@ async def test_a_proxy_takes_tokens_over_tls_for_as_long_as_they_are_good(
             "p1", kind, tuple(here.nodes.peers.values()), listen={"": ("p1", 4183)}
         )
         ready = await nursery.start(partial(serve_proxy_node, host, config))
-        token = await root.make_token("etl", valid_s=600, narrowing=((NS, "orders", READ),))
+        token = await root.make_token("etl", valid_s=600, token_scope=((NS, "orders", READ),))
 
         async def dial(proof: Credentials, tls: Tls | None) -> ClientLink:
             client = network.host("client")
@@ -75,7 +75,7 @@ async def test_a_proxy_takes_tokens_over_tls_for_as_long_as_they_are_good(
         with pytest.raises(NotAuthenticated, match="in clear"):
             await dial(Credentials(METHOD, lambda meeting: token), None)
         await client_of(ready.address, network.host("client"), tls, token, nursery)
-        await root.change_trust("tokens", "etl")
+        await root.change_authorization("tokens", "etl")
         await trio.sleep(1)
         assert isinstance(link.closed, NotAuthenticated)
         with pytest.raises(NotAuthenticated, match="revoked"):

@@ -60,13 +60,13 @@ async def story(uri: str) -> None:
                     await trio.sleep(0.3)
 
                 await write()
-                await admin.change_trust("mode", "report", "root")
-                await admin.change_trust("user", "etl")
-                await admin.change_trust("user", "ann")
-                await admin.change_trust("grant", "etl", "owner", namespace.path, "")
-                await admin.change_trust("grant", "ann", "reader", namespace.path, "x")
+                await admin.change_authorization("mode", "report", "root")
+                await admin.change_authorization("user", "etl")
+                await admin.change_authorization("user", "ann")
+                await admin.change_authorization("grant", "etl", "owner", namespace.path, "")
+                await admin.change_authorization("grant", "ann", "reader", namespace.path, "x")
                 await write()
-                await admin.change_trust("mode", "required", "")
+                await admin.change_authorization("mode", "required", "")
                 for _ in range(5):
                     await write()
                 assert len(await read_all(uri, "ann")) == sent
@@ -77,7 +77,7 @@ async def story(uri: str) -> None:
                 assert min(said["trust_generation"], said["capabilities_proved"]) > 0
                 with pytest.raises(DistributedLogError):
                     await read_all(uri, "stranger")
-                await admin.change_trust("revoke", "ann", namespace.path, "x")
+                await admin.change_authorization("revoke", "ann", namespace.path, "x")
                 await trio.sleep(1)
                 with pytest.raises(DistributedLogError):
                     await read_all(uri, "ann")
@@ -86,7 +86,7 @@ async def story(uri: str) -> None:
                 "x"
             ).open_writer() as writer:  # recovers nothing, takes over
                 await write()
-        await admin.change_trust("mode", "open", "", force=True)
+        await admin.change_authorization("mode", "open", "", force=True)
         await trio.sleep(1)
         assert len(await read_all(uri, "stranger")) == sent
 
@@ -113,18 +113,18 @@ async def away(cluster: Cluster) -> None:
         administered(cluster.uri) as admin,
         open_namespace(cluster.uri, config=as_user("etl")) as namespace,
     ):
-        await admin.change_trust("mode", "report", "root")
+        await admin.change_authorization("mode", "report", "root")
         for name in ("etl", "ann"):
-            await admin.change_trust("user", name)
-        await admin.change_trust("grant", "etl", "owner", namespace.path, "")
-        await admin.change_trust("grant", "ann", "reader", namespace.path, "x")
-        await admin.change_trust("mode", "required", "")
+            await admin.change_authorization("user", name)
+        await admin.change_authorization("grant", "etl", "owner", namespace.path, "")
+        await admin.change_authorization("grant", "ann", "reader", namespace.path, "x")
+        await admin.change_authorization("mode", "required", "")
         async with namespace.open_log("x").open_writer() as writer:
             for txid in range(5):
                 await writer.write(LogRecord(txid, b"before"))
             await writer.commit()
             assert len(await read_all(cluster.uri, "ann")) == 5
-            await admin.change_trust("revoke", "ann", namespace.path, "x")
+            await admin.change_authorization("revoke", "ann", namespace.path, "x")
             await trio.to_thread.run_sync(cluster.kill, "metadata2", "metadata3")
             for txid in range(5, 30):
                 await writer.write(LogRecord(txid, b"away"))
@@ -135,7 +135,7 @@ async def away(cluster: Cluster) -> None:
             with pytest.raises(DistributedLogError):
                 await namespace.create_log("y")
             with pytest.raises(DistributedLogError):
-                await admin.change_trust("mode", "open", "", force=True)
+                await admin.change_authorization("mode", "open", "", force=True)
             await writer.write(LogRecord(30, b"away"))
             await trio.to_thread.run_sync(cluster.start, "metadata2", "metadata3")
             await writer.write(LogRecord(31, b"after"))

@@ -58,11 +58,11 @@ async def story(uri: str, through: str) -> None:
     async with trio.open_nursery() as nursery:
         admin = MetadataClient(endpoint, parse_uri(uri).addresses, client_id="admin", timeout_s=10)
         await nursery.start(admin.run)
-        await admin.change_trust("mode", "report", "root")
+        await admin.change_authorization("mode", "report", "root")
         for user, role in (("pro", "producer"), ("con", "consumer"), ("own", "owner")):
-            await admin.change_trust("user", user)
-            await admin.change_trust("grant", user, role, NS, "x")
-        await admin.change_trust("mode", "required", "")
+            await admin.change_authorization("user", user)
+            await admin.change_authorization("grant", user, role, NS, "x")
+        await admin.change_authorization("mode", "required", "")
         async with as_user(through, "own") as namespace:
             await namespace.create_log("x")
         await write(through, "pro", b"a producer's")
@@ -96,7 +96,7 @@ async def story(uri: str, through: str) -> None:
             async with trio.open_nursery() as writing:
                 writing.start_soon(write_on)
                 await trio.sleep(1)
-                await admin.change_trust("revoke", "pro", NS, "x")
+                await admin.change_authorization("revoke", "pro", NS, "x")
                 revoked = time.monotonic()
         ((at, why),) = ended
         print(f"the last write ended {1000 * (at - revoked):.1f} ms after the answer: {why!r}")

@@ -163,13 +163,13 @@ async def everything(city: City) -> tuple[object, ...]:
 
 async def found_city(city: City) -> None:
     async with metadata_of(city, "user/root") as admin:
-        await admin.change_trust("mode", "report", "root")
+        await admin.change_authorization("mode", "report", "root")
         path = parse_uri(city.cluster.uri).path
         for name, role in (("etl", "owner"), ("ex", "writer"), ("wri", "writer")):
-            await admin.change_trust("user", name)
-            await admin.change_trust("grant", name, role, path, "orders/")
-        await admin.change_trust("user", "eve")
-        await admin.change_trust("mode", "required", "")
+            await admin.change_authorization("user", name)
+            await admin.change_authorization("grant", name, role, path, "orders/")
+        await admin.change_authorization("user", "eve")
+        await admin.change_authorization("mode", "required", "")
         async with open_namespace(city.cluster.uri, config=config_of("user/etl")) as namespace:
             await namespace.create_log(LOG)
             async with namespace.open_log(LOG).open_writer() as writer:
@@ -199,7 +199,7 @@ async def found_city(city: City) -> None:
             async with linked(host_of("user/ex"), city.address(name)) as link:
                 key = city.ex_keys[bookie][CapabilityKind.READ]
                 await attempt("read", BookieClient(link, bookie), city.ledger, key, 0)
-        await admin.change_trust("disable", "ex")
+        await admin.change_authorization("disable", "ex")
 
 
 async def until_refused(city: City, name: str, bookie: str) -> None:
@@ -523,7 +523,7 @@ def test_a_stolen_bookie(city: City) -> None:
                 with pytest.raises(NotAllowed):
                     await quorum.transact(Transaction((), (change,)))
             with pytest.raises(NotAllowed):
-                await quorum.change_trust("grant", "eve", "admin", "", "")
+                await quorum.change_authorization("grant", "eve", "admin", "", "")
         async with linked(host_of(thief), city.address("metadata1")) as link:
             for op in (Op.META_RAFT, Op.META_FORM, Op.META_DIFFERS, Op.META_RECALL, Op.META_SAVE):
                 with pytest.raises(NotAllowed):

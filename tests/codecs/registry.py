@@ -751,7 +751,7 @@ CODECS = [
     ),
     Codec(
         "the question for a status",
-        lambda b: schema.decode_message(b, wire.STATUS_QUESTION, "META_STATUS"),
+        lambda b: schema.decode_message(b, wire.STATUS_REQUEST, "META_STATUS"),
         [pack(["self"])],
         PEER,
         ("metadata/node/metadata_session.py MetadataSession._status",),
@@ -1507,7 +1507,7 @@ EXEMPT = {
     "metadata/state/kv_state.py _item": "what this process packed, or `SnapshotBuilder._take` looked at",
     "metadata/state/kv_state.py KeyValueState._put": "as `_item`",
     "metadata/state/kv_state.py KeyValueState._delete": "as `_item`",
-    "metadata/state/kv_state.py KeyValueState._leave": "as `_item`",
+    "metadata/state/kv_state.py KeyValueState._release_stored": "as `_item`",
     "metadata/auth/authorizer.py _is_outdated": "as `_item`",
     "metadata/raft/recovered_hard_state.py HardStateScanner.take_mark": (
         "what does not fit is no word; `test_rot.py`"

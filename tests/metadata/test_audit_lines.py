@@ -33,7 +33,7 @@ async def test_what_admins_do_beside_rights_is_written_down(
     believe(monkeypatch)
     async with trusted_quorum(3) as world:
         admin = await begin(world)
-        await admin.change_trust("grant", "root", "owner", "ns", "")
+        await admin.change_authorization("grant", "root", "owner", "ns", "")
         owner, node = admin, await world.one("bookie/b1")
         gone = Compare.version(NAME, 99)
         renamed, leaving = log_keys.name_key("ns", "new"), ledger_keys.leaving_key("b7")
@@ -73,7 +73,7 @@ async def test_a_change_that_is_as_large_as_it_may_be_has_its_line_too(
     believe(monkeypatch)
     async with trusted_quorum() as world:
         admin = await begin(world)
-        await admin.change_trust("grant", "root", "owner", "ns", "")
+        await admin.change_authorization("grant", "root", "owner", "ns", "")
         many = tuple(Put(log_keys.app_version_key(LOG, f"a{n}"), b"") for n in range(1, 4096))
         assert (await admin.transact(Transaction((), (Delete(NAME), *many)))).succeeded
         page = await admin.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
@@ -88,7 +88,7 @@ async def test_a_declared_loss_is_written_down_with_the_principal_that_was_authe
     believe(monkeypatch)
     async with trusted_quorum() as world:
         admin = await begin(world)
-        await admin.change_trust("grant", "root", "owner", "ns", "")
+        await admin.change_authorization("grant", "root", "owner", "ns", "")
         ledger = LedgerMetadata(
             7, 1, 1, 1, (Fragment(0, ("b1",), 1),), b"k" * 16, LedgerState.OPEN, owner=(LOG, 1)
         )

@@ -130,15 +130,15 @@ async def world(
                     Put(log_keys.state_key(log_id), LogState(log_id, name, 0).encode()),
                 ]
             await root.transact(Transaction((), tuple(logs)))
-            await root.change_trust("mode", "report", "root")
-            await root.change_trust("user", "etl")
-            await root.change_trust("grant", "etl", "writer", "ns", "")
-            await root.change_trust("mode", mode, "")
+            await root.change_authorization("mode", "report", "root")
+            await root.change_authorization("user", "etl")
+            await root.change_authorization("grant", "etl", "writer", "ns", "")
+            await root.change_authorization("mode", mode, "")
             yield made, root
 
 
 async def who(client: MetadataClient) -> str:
-    return (await client.trust_report(own=True)).principal
+    return (await client.authorization_report(own=True)).principal
 
 
 def only(name: str, rights: int = READ) -> TokenScope:
@@ -166,7 +166,7 @@ async def test_a_stolen_executors_token_does_what_its_narrowing_says_and_no_more
     async with world() as (here, _):
         etl = await here.by_certificate("etl")
         lease = await etl.grant_lease(600_000)
-        thief = await here.by_token(await etl.make_token(valid_s=3600, narrowing=only("orders")))
+        thief = await here.by_token(await etl.make_token(valid_s=3600, token_scope=only("orders")))
 
         assert await thief.get(log_keys.state_key(ORDERS)) is not None
         names = log_keys.name_key("ns", "")
@@ -182,27 +182,27 @@ async def test_a_stolen_executors_token_does_what_its_narrowing_says_and_no_more
             await thief.transact(put(log_keys.position_key(ORDERS, "p"), lease=lease))
         for wider in ((), only("bills"), only("orders", READ | WRITE), only("")):
             with pytest.raises(NotAllowed, match="fewer rights"):
-                await thief.make_token(valid_s=3600, narrowing=wider)
+                await thief.make_token(valid_s=3600, token_scope=wider)
         with pytest.raises(NotAllowed):
             await thief.make_token("etl", valid_s=3600)
         with pytest.raises(NotAllowed):
-            await thief.change_trust("grant", "etl", "admin", "", "")
+            await thief.change_authorization("grant", "etl", "admin", "", "")
         with pytest.raises(NotAllowed):
             await thief.rotate_secrets()
-        again = read_token(await thief.make_token(valid_s=DAY_S, narrowing=only("orders")))
+        again = read_token(await thief.make_token(valid_s=DAY_S, token_scope=only("orders")))
         assert (
             again.ends_s
-            <= read_token(await etl.make_token(valid_s=3600, narrowing=only("orders"))).ends_s
+            <= read_token(await etl.make_token(valid_s=3600, token_scope=only("orders"))).ends_s
         )
 
 
 async def test_a_narrowed_token_of_an_admin_is_none(autojump_clock: object) -> None:
     async with world() as (here, root):
-        thief = await here.by_token(await root.make_token(valid_s=3600, narrowing=only("orders")))
+        thief = await here.by_token(await root.make_token(valid_s=3600, token_scope=only("orders")))
 
         for change in (("user", "eve"), ("mode", "open", "")):
             with pytest.raises(NotAllowed):
-                await thief.change_trust(*change)
+                await thief.change_authorization(*change)
         with pytest.raises(NotAllowed):
             await thief.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
         with pytest.raises(NotAllowed):  # and it has what its user has, which is no log
@@ -220,15 +220,15 @@ async def test_an_ex_user_is_out_with_tokens_and_open_connections(
         async with trio.open_nursery() as nursery:
             etl = await here.by_token(old, nursery)
             assert await who(etl) == "user/etl"
-            await root.change_trust(*change, "etl")
+            await root.change_authorization(*change, "etl")
             with pytest.raises((NotAuthenticated, QuorumUnreachable), match=r"revoked|disabled"):
                 await etl.get(b"k")
             nursery.cancel_scope.cancel()
 
         if change == ("disable",):
-            await root.change_trust("enable", "etl")
+            await root.change_authorization("enable", "etl")
         elif change == ("remove",):
-            await root.change_trust("user", "etl")  # somebody else of that name
+            await root.change_authorization("user", "etl")  # somebody else of that name
         alive = change == ("disable",)
         async with trio.open_nursery() as nursery:
             etl = await here.by_token(old, nursery)
@@ -315,13 +315,13 @@ async def test_no_token_is_made_or_looked_at_in_clear_nor_for_who_owns_local_clu
     believe(monkeypatch)
     async with trusted_quorum() as plain:
         root = await plain.one("user/root")
-        await root.change_trust("mode", "report", "root")
+        await root.change_authorization("mode", "report", "root")
         with pytest.raises(NotAllowed, match="issued only over TLS"):
             await root.make_token(valid_s=DAY_S)
         with pytest.raises(NotAllowed, match="over TLS"):
             await (await plain.one("proxy/p1")).verify_token(b"dlog1_whatever")
     async with world() as (_, root):
-        await root.change_trust("user", "local")
+        await root.change_authorization("user", "local")
         with pytest.raises(InvalidRequest, match="cannot have tokens"):
             await root.make_token("local", valid_s=DAY_S)
 
@@ -375,7 +375,7 @@ async def test_a_revocation_ends_tokens_of_a_leader_whose_clock_was_ahead(
         here.late_s["m1"] = 0.0
         await here.nodes.kill("m1")
         await here.nodes.start("m1")
-        await root.change_trust("tokens", "etl")
+        await root.change_authorization("tokens", "etl")
 
         with pytest.raises((NotAuthenticated, QuorumUnreachable), match="revoked"):
             await who(await here.by_token(token))
@@ -404,7 +404,7 @@ async def test_a_proxy_has_a_clients_token_looked_at_and_others_have_not(
 ) -> None:
     async with world(3) as (here, root):
         etl = await here.by_certificate("etl")
-        token = await etl.make_token(valid_s=3600, narrowing=only("orders"))
+        token = await etl.make_token(valid_s=3600, token_scope=only("orders"))
         tls = Tls(directory_of("proxy/p1"))
         proxy = await here._client(tls, CERTIFICATE, None)
 
@@ -426,7 +426,7 @@ async def test_a_proxy_has_a_clients_token_looked_at_and_others_have_not(
             await proxy.verify_token(forged)
         assert trio.current_time() - began < 1
         assert proxy._connections.leader == leader
-        await root.change_trust("tokens", "etl")
+        await root.change_authorization("tokens", "etl")
         with pytest.raises(NotAuthenticated, match="revoked"):
             await proxy.verify_token(token)
 
@@ -487,7 +487,7 @@ async def test_leases_of_a_users_narrowed_tokens_count_together(
     async with world() as (made, _root):
         etl = await made.by_certificate("etl")
         clients = [
-            await made.by_token(await etl.make_token(valid_s=3600, narrowing=only(name)))
+            await made.by_token(await etl.make_token(valid_s=3600, token_scope=only(name)))
             for name in ("orders", "bills", "more")
         ]
         for client in clients[:2]:
@@ -505,7 +505,7 @@ async def test_a_refused_certificate_leaves_no_token_behind(autojump_clock: obje
         etl = await made.by_certificate("etl")
         token = await etl.make_token(valid_s=3600)
         assert await who(await made.by_token(token)) == "user/etl"
-        await root.change_trust("refuse", "etl", serial.serial)
+        await root.change_authorization("refuse", "etl", serial.serial)
         with pytest.raises(NotAuthenticated, match="revoked"):
             await who(await made.by_token(token))
         with pytest.raises(NotAuthenticated, match="was disabled"):

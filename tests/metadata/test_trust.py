@@ -56,11 +56,11 @@ async def begin(world: Trusted, mode: str = "required") -> MetadataClient:
     )
     await (await world.nodes.client()).transact(Transaction((), made))
     admin = await world.one("user/root")
-    await admin.change_trust("mode", "report", "root")
-    await admin.change_trust("user", "etl")
-    await admin.change_trust("grant", "etl", "writer", "ns", "orders")
+    await admin.change_authorization("mode", "report", "root")
+    await admin.change_authorization("user", "etl")
+    await admin.change_authorization("grant", "etl", "writer", "ns", "orders")
     if mode != "report":
-        await admin.change_trust("mode", mode, "")
+        await admin.change_authorization("mode", mode, "")
     return admin
 
 
@@ -75,13 +75,13 @@ async def test_from_open_to_required_and_back(
 
         assert (await anonymous.transact(put(NOTE, b""))).succeeded
         assert (await etl.transact(put(NOTE, b""))).succeeded
-        report = await admin.trust_report()
+        report = await admin.authorization_report()
         assert report.mode == "report"
         assert report.rights & ADMIN
         assert {who for who, _, _ in report.would_refuse} == {"anonymous"}
         assert any("may not write" in what for _, what, _ in report.would_refuse)
 
-        await admin.change_trust("mode", "required", "")
+        await admin.change_authorization("mode", "required", "")
         assert (
             decode_mode(one.value if (one := await anonymous.get(MODE_KEY)) else None) == "required"
         )
@@ -92,12 +92,12 @@ async def test_from_open_to_required_and_back(
         assert (await etl.transact(put(NOTE, b""))).succeeded
         assert (await etl.get(STATE)) is not None
 
-        await admin.change_trust("mode", "open", "", force=True)
+        await admin.change_authorization("mode", "open", "", force=True)
         assert (await anonymous.transact(put(NOTE, b""))).succeeded
         with pytest.raises(NotAllowed):  # but nobody gives himself a right meanwhile
             await anonymous.transact(put(grant_key("eve", "", ""), b""))
         with pytest.raises(NotAllowed, match="needs admin"):
-            await anonymous.change_trust("user", "eve")
+            await anonymous.change_authorization("user", "eve")
 
 
 async def test_what_was_put_before_it_meant_anything_is_cleared(
@@ -115,7 +115,7 @@ async def test_what_was_put_before_it_meant_anything_is_cleared(
         await begin(world)
         eve = await world.one("user/eve")
         with pytest.raises(NotAllowed):
-            await eve.change_trust("user", "more")
+            await eve.change_authorization("user", "more")
         admin = await world.one("user/root")
         assert await admin.get(grant_key("eve", "", "")) is None
 
@@ -134,8 +134,8 @@ async def test_changes_are_for_admins_and_written_down(
             ("mode", "open", ""),
         ):
             with pytest.raises(NotAllowed, match="needs admin"):
-                await etl.change_trust(*change)
-        await admin.change_trust("grant", "etl", "reader", "ns", "x\ny\x1b[2J")
+                await etl.change_authorization(*change)
+        await admin.change_authorization("grant", "etl", "reader", "ns", "x\ny\x1b[2J")
         page = await admin.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
         lines = [AuditLine.decode(item.value) for item in page.items]
 
@@ -157,9 +157,9 @@ async def test_the_last_admin_stays(
     async with trusted_quorum() as world:
         anonymous = await world.nodes.client()
         with pytest.raises(InvalidRequest, match="no admin yet"):
-            await anonymous.change_trust("mode", "report", "")
+            await anonymous.change_authorization("mode", "report", "")
         with pytest.raises(NotAllowed, match="anonymous"):
-            await anonymous.change_trust("mode", "required", "root")
+            await anonymous.change_authorization("mode", "required", "root")
         admin = await begin(world)
         for change in (
             ("disable", "root"),
@@ -169,14 +169,14 @@ async def test_the_last_admin_stays(
             ("refuse", "root", "5F:0C"),
         ):
             with pytest.raises(NotAllowed, match="last admin"):
-                await admin.change_trust(*change)
-        await admin.change_trust("user", "second")
-        await admin.change_trust("grant", "second", "admin", "", "")
-        await admin.change_trust("disable", "root")
+                await admin.change_authorization(*change)
+        await admin.change_authorization("user", "second")
+        await admin.change_authorization("grant", "second", "admin", "", "")
+        await admin.change_authorization("disable", "root")
         second = await world.one("user/second")
-        assert (await second.trust_report(own=True)).rights & (ADMIN | OPERATOR)
+        assert (await second.authorization_report(own=True)).rights & (ADMIN | OPERATOR)
         with pytest.raises(NotAllowed, match="last admin"):
-            await second.change_trust("remove", "second")
+            await second.change_authorization("remove", "second")
 
 
 async def test_a_grant_that_ends_ends_watches_and_a_user_its_connections(
@@ -201,7 +201,7 @@ async def test_a_grant_that_ends_ends_watches_and_a_user_its_connections(
 
                 nursery.start_soon(follow)
                 await trio.sleep(1)
-                await admin.change_trust("revoke", "etl", "ns", "orders")
+                await admin.change_authorization("revoke", "etl", "ns", "orders")
             assert isinstance(ended[0], NotAllowed)
         with pytest.raises(NotAllowed):
             await etl.transact(put(NOTE, b""))
@@ -209,7 +209,7 @@ async def test_a_grant_that_ends_ends_watches_and_a_user_its_connections(
         first = await bookie.get(revoked_key("user/etl"))
         assert first is not None
 
-        await admin.change_trust("disable", "etl")
+        await admin.change_authorization("disable", "etl")
         second = await bookie.get(revoked_key("user/etl"))
         assert second is not None
         assert second.mod_revision > first.mod_revision
@@ -224,8 +224,8 @@ async def test_who_renames_a_log_takes_it_out_of_the_sight_of_who_has_no_right_t
     believe(monkeypatch)
     async with trusted_quorum(3) as world:
         admin = await begin(world)
-        await admin.change_trust("user", "own")
-        await admin.change_trust("grant", "own", "owner", "ns", "")
+        await admin.change_authorization("user", "own")
+        await admin.change_authorization("grant", "own", "owner", "ns", "")
         etl, own = await world.one("user/etl"), await world.one("user/own")
         revision = (await etl.range(STATE, STATE + b"\0")).revision
         ended: list[DistributedLogError] = []
@@ -284,8 +284,8 @@ async def test_a_save_that_was_begun_is_given_out_to_an_admin_alone(
     believe(monkeypatch)
     async with trusted_quorum() as world:
         admin = await begin(world)
-        await admin.change_trust("user", "other")
-        await admin.change_trust("grant", "other", "admin", "", "")
+        await admin.change_authorization("user", "other")
+        await admin.change_authorization("grant", "other", "admin", "", "")
         hello = Hello(node_id="user/other saves", kind="client")
         endpoint = Endpoint(world.nodes.machine("user/other saves"), lambda: hello)
         async with trio.open_nursery() as nursery:
@@ -295,7 +295,7 @@ async def test_a_save_that_was_begun_is_given_out_to_an_admin_alone(
                 (await link.request(Op.META_SAVE, body, timeout_s=5)).body
             )
             again = BackupRequest(number, 1).encode()
-            await admin.change_trust("revoke", "other", "", "")
+            await admin.change_authorization("revoke", "other", "", "")
             with pytest.raises(NotAllowed, match="fetch a backup"):
                 await link.request(Op.META_SAVE, again, timeout_s=5)
             nursery.cancel_scope.cancel()
@@ -320,9 +320,9 @@ async def test_rights_are_not_required_where_who_comes_plain_could_be_a_node(
         assert isinstance(methods, dict)
         methods[BY_CERTIFICATE] = methods["none"]
         with pytest.raises(InvalidRequest, match="--transport tls"):
-            await admin.change_trust("mode", "required", "")
+            await admin.change_authorization("mode", "required", "")
         del methods["none"]
-        await admin.change_trust("mode", "required", "")
+        await admin.change_authorization("mode", "required", "")
 
 
 async def test_all_that_takes_something_away_is_told_to_bookies(
@@ -341,7 +341,7 @@ async def test_all_that_takes_something_away_is_told_to_bookies(
             ("disable", "etl"),
             ("remove", "etl"),
         ):
-            await admin.change_trust(*change)
+            await admin.change_authorization(*change)
             found = await admin.get(revoked_key("user/etl"))
             assert found is not None, change
             marks.append(found.mod_revision)
@@ -392,7 +392,7 @@ async def test_what_is_asked_while_a_revocation_is_on_its_way_is_not_judged_by_b
         async with trio.open_nursery() as nursery:
             for name in followers:
                 world.nodes.silence(name)
-            nursery.start_soon(admin.change_trust, "revoke", "etl", "ns", "orders")
+            nursery.start_soon(admin.change_authorization, "revoke", "etl", "ns", "orders")
             await trio.sleep(0.1)
             nursery.start_soon(write)
             await trio.sleep(0.1)
@@ -414,14 +414,14 @@ async def test_nobody_is_refused_by_a_state_of_before_what_stands_in_the_leaders
         admin = await begin(world)
         etl = await world.one("user/etl")
         await etl.get(NOTE)
-        await admin.change_trust("revoke", "etl", "ns", "orders")
+        await admin.change_authorization("revoke", "etl", "ns", "orders")
         leader = await world.nodes.leader()
         followers = [name for name in world.nodes.names if name != leader]
 
         async with trio.open_nursery() as nursery:
             for name in followers:
                 world.nodes.silence(name)
-            nursery.start_soon(admin.change_trust, "grant", "etl", "writer", "ns", "orders")
+            nursery.start_soon(admin.change_authorization, "grant", "etl", "writer", "ns", "orders")
             await trio.sleep(0.1)
             nursery.start_soon(etl.transact, put(NOTE, b"after"))
             await trio.sleep(0.1)
@@ -462,7 +462,7 @@ async def test_nothing_is_done_after_a_revocation_was_answered(
                 leader = await world.nodes.leader()
                 nursery.start_soon(world.nodes.kill, leader)
             changing = True
-            await admin.change_trust("revoke", "etl", "ns", "orders")
+            await admin.change_authorization("revoke", "etl", "ns", "orders")
         mark = await admin.get(revoked_key("user/etl"))
         assert mark is not None
         assert done
@@ -508,12 +508,12 @@ async def test_every_operation_of_who_has_no_right(
     async with trusted_quorum() as world:
         admin = await begin(world)
         for name in ("eve", "ex"):
-            await admin.change_trust("user", name)
-        await admin.change_trust("grant", "ex", "owner", "ns", "")
+            await admin.change_authorization("user", name)
+        await admin.change_authorization("grant", "ex", "owner", "ns", "")
         holder = await world.one("user/etl")
         lease = await holder.grant_lease(600_000)
         await holder.transact(put(log_keys.lock_key(LOG), b"held", lease=lease))
-        await admin.change_trust("revoke", "ex", "ns", "")
+        await admin.change_authorization("revoke", "ex", "ns", "")
 
         async def all_keys() -> list[object]:
             found: list[object] = []
@@ -588,13 +588,13 @@ async def test_lowering_the_protection_requires_a_confirmation(
         admin = await begin(world)
         for mode in ("report", "open"):
             with pytest.raises(ConfirmationRequired, match="would be executed after the change"):
-                await admin.change_trust("mode", mode, "")
-        assert (await admin.trust_report()).mode == "required"
+                await admin.change_authorization("mode", mode, "")
+        assert (await admin.authorization_report()).mode == "required"
 
-        await admin.change_trust("mode", "required", "")  # as it is
-        await admin.change_trust("mode", "report", "", force=True)
-        assert (await admin.trust_report()).mode == "report"
-        await admin.change_trust("mode", "open", "")  # nothing was refused, nothing is
+        await admin.change_authorization("mode", "required", "")  # as it is
+        await admin.change_authorization("mode", "report", "", force=True)
+        assert (await admin.authorization_report()).mode == "report"
+        await admin.change_authorization("mode", "open", "")  # nothing was refused, nothing is
         line = AuditLine.decode((await _audit(admin))[-2].value)
         assert (line.action, line.subject) == ("mode", "report force")
 
@@ -605,7 +605,7 @@ async def test_quota_that_is_used_up_requires_a_confirmation(
     believe(monkeypatch)
     async with trusted_quorum() as world:
         admin = await begin(world)
-        assert (await admin.trust_report()).spaces[0][:2] == ("ns", 2)
+        assert (await admin.authorization_report()).namespaces[0][:2] == ("ns", 2)
         for whose, *most in (
             ("ns", "0", "", ""),
             ("ns", "2", "", ""),
@@ -615,14 +615,16 @@ async def test_quota_that_is_used_up_requires_a_confirmation(
             ("new", "0", "", ""),
         ):
             with pytest.raises(ConfirmationRequired, match="its writers stop at their next"):
-                await admin.change_trust("quota", whose, *most)
+                await admin.change_authorization("quota", whose, *most)
 
-        await admin.change_trust("quota", "ns", "3", "", "")
-        await admin.change_trust("quota", "", "2", "", "")  # only of those without their own
+        await admin.change_authorization("quota", "ns", "3", "", "")
+        await admin.change_authorization(
+            "quota", "", "2", "", ""
+        )  # only of those without their own
         with pytest.raises(ConfirmationRequired, match="namespace ns uses 2 keys of 3"):
-            await admin.change_trust("quota", "ns", "", "", "")
-        await admin.change_trust("quota", "ns", "", "", "", force=True)
-        await admin.change_trust(
+            await admin.change_authorization("quota", "ns", "", "", "")
+        await admin.change_authorization("quota", "ns", "", "", "", force=True)
+        await admin.change_authorization(
             "quota", "ns", "", "1000000", ""
         )  # what is used up already stays so
 
@@ -635,7 +637,7 @@ async def test_force_is_sent_only_after_a_refusal(
     async with trusted_quorum() as world:
         admin = await world.one("user/root")
 
-        await admin.change_trust("mode", "report", "root", force=True)
+        await admin.change_authorization("mode", "report", "root", force=True)
 
         assert AuditLine.decode((await _audit(admin))[-1].value).subject == "report root"
 

@@ -121,9 +121,9 @@ class Judged:
         self, name: str, *paths: tuple[str, int], since: int = 0, valid_s: float = 3600
     ) -> bytes:
         """Narrowed to these paths of the namespace and their rights."""
-        narrowing: TokenScope = tuple((NS, path, rights) for path, rights in paths)
+        token_scope: TokenScope = tuple((NS, path, rights) for path, rights in paths)
         ends_s = int(trio.current_time() + valid_s)
-        return encode_token(Token(name, ends_s, since, 1, "00" * 16, bytes(8), narrowing), T)
+        return encode_token(Token(name, ends_s, since, 1, "00" * 16, bytes(8), token_scope), T)
 
     async def whose(self, shown: bytes) -> Welcome:
         """What the metadata say of such a token; the moment of this is the moment of the answer."""
@@ -133,7 +133,7 @@ class Judged:
         table = AclCache()
         if item is not None:
             table.update(item.key, item.value)
-        why = table.why_no_token(token)
+        why = table.token_error(token)
         if why is not None:
             raise why
         left_s = token.ends_s - trio.current_time()

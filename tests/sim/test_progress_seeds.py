@@ -39,7 +39,7 @@ def test_a_greedy_user_costs_honest_writers_little_and_one_bound_for_all_is_foun
     alone, beside = progress_beside(1, ()), progress_beside(1, (GREEDY,))
     assert not alone.failures + beside.failures
     assert beside.why_worse(alone) == ""
-    with planted([(PrincipalQuotas, "why_not_request", for_all)]):
+    with planted([(PrincipalQuotas, "request_error", for_all)]):
         assert any(
             progress_beside(seed, (GREEDY,)).why_worse(progress_beside(seed, ()))
             for seed in (1, 2, 3)

@@ -100,11 +100,11 @@ class Story:
     async def administer(self, namespace: Namespace, host: Host) -> None:
         metadata = namespace.metadata
         assert isinstance(metadata, MetadataClient)
-        await metadata.change_trust("mode", "report", "root")
-        await metadata.change_trust("user", "app")
-        await metadata.change_trust("user", "eve")
-        await metadata.change_trust("grant", "app", "owner", PATH, "mine/")
-        await metadata.change_trust("mode", "required", "")
+        await metadata.change_authorization("mode", "report", "root")
+        await metadata.change_authorization("user", "app")
+        await metadata.change_authorization("user", "eve")
+        await metadata.change_authorization("grant", "app", "owner", PATH, "mine/")
+        await metadata.change_authorization("mode", "required", "")
         self.ready.set()
         await trio.sleep_forever()
 

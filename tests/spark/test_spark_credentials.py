@@ -105,9 +105,9 @@ def test_two_users_of_one_worker_have_a_client_each(monkeypatch: pytest.MonkeyPa
             self.lent = lent
 
     def lent_to(user: str, name: bytes) -> DelegatedToken:
-        narrowing = (("ns", "x", READ),)
-        token = Token(user, 1 << 31, 1, 1, "00" * 16, name, narrowing)
-        return DelegatedToken(encode_token(token, bytes(32)), "ca", narrowing)
+        token_scope = (("ns", "x", READ),)
+        token = Token(user, 1 << 31, 1, 1, "00" * 16, name, token_scope)
+        return DelegatedToken(encode_token(token, bytes(32)), "ca", token_scope)
 
     monkeypatch.setattr(spark_client, "SparkClient", Client)
     monkeypatch.setattr(spark_client, "_clients", {})
@@ -121,7 +121,7 @@ async def test_a_batch_is_not_lent_what_was_asked_for_a_stream(autojump_clock: o
     asked: list[int] = []
 
     class Metadata:
-        async def make_token(self, *, valid_s: int, narrowing: object) -> bytes:
+        async def make_token(self, *, valid_s: int, token_scope: object) -> bytes:
             asked.append(valid_s)
             return b"dlog1_%d" % valid_s
 

@@ -72,7 +72,7 @@ def show(settings: Settings) -> None:
     from ...cluster.status.proxy_overview import reported_denials
 
     async def look(metadata: Any) -> tuple[Any, Any]:
-        mode_report = await metadata.trust_report()
+        mode_report = await metadata.authorization_report()
         return mode_report, await reported_denials(metadata) if mode_report.mode == "report" else (
             [],
             [],
@@ -190,11 +190,11 @@ def quota(
             settings, done_text, "quota", namespace, *limit_texts, ask=question, force=force
         )
         return
-    report = query_metadata(settings, "quotas", lambda metadata: metadata.trust_report())
+    report = query_metadata(settings, "quotas", lambda metadata: metadata.authorization_report())
     usages = [limit for limit in namespace_usages(report) if namespace in ("", limit.namespace)]
     columns = ("namespace", "keys", "of", "MiB", "of", "ledgers", "of", "full")
     if settings.json:
-        emit({"counted": report.counted, "namespaces": [asdict(limit) for limit in usages]})
+        emit({"counted": report.usage_complete, "namespaces": [asdict(limit) for limit in usages]})
         return
     rows = [
         [
@@ -209,7 +209,7 @@ def quota(
         for limit in usages
     ]
     table(columns, rows, empty="no usage: it is counted in the modes report and enforce")
-    if usages and not report.counted:
+    if usages and not report.usage_complete:
         print("counting is not complete yet")
 
 
@@ -373,7 +373,7 @@ async def load_users_and_grants(
 
 def namespace_usages(report: Any) -> list[NamespaceUsageReport]:
     """Return the usage of all namespaces, the fullest first."""
-    return [NamespaceUsageReport(*usage_values) for usage_values in report.spaces]
+    return [NamespaceUsageReport(*usage_values) for usage_values in report.namespaces]
 
 
 def change_rights(
@@ -384,7 +384,7 @@ def change_rights(
     Args:
         settings: The common options.
         done_text: The note after success.
-        change_words: The change and its arguments, as for `MetadataClient.change_trust`.
+        change_words: The change and its arguments, as for `MetadataClient.change_authorization`.
         ask: The question, as for `run_confirmed`.
         force: Whether --force was given.
     """
@@ -393,7 +393,7 @@ def change_rights(
         query_metadata(
             settings,
             "changing rights",
-            lambda metadata: metadata.change_trust(*change_words, force=forced),
+            lambda metadata: metadata.change_authorization(*change_words, force=forced),
         )
 
     run_confirmed(ask, force, send)
@@ -410,7 +410,7 @@ def whoami(settings: Settings) -> None:
     from ...metadata.model.rights import ADMIN, OPERATOR
 
     report = query_metadata(
-        settings, "who this is", lambda metadata: metadata.trust_report(own=True)
+        settings, "who this is", lambda metadata: metadata.authorization_report(own=True)
     )
     role_names = [
         role_name

@@ -168,7 +168,7 @@ def token(
         token_bytes: bytes = query_metadata(
             settings,
             "a token",
-            lambda metadata: metadata.make_token(name or "", valid_s=valid_s, narrowing=scope),
+            lambda metadata: metadata.make_token(name or "", valid_s=valid_s, token_scope=scope),
         )
         out_file.write(token_bytes + b"\n")
     parsed_token = read_token(token_bytes)

@@ -237,7 +237,7 @@ class ClientAuthorizer:
             if not self._token_checks_by_host[host]:
                 del self._token_checks_by_host[host]
         with trio.move_on_after(TOKEN_WATCH_LAG_MAX_S):
-            while not self.lacks_acl and self.acl.why_no_token(token) is not None:
+            while not self.lacks_acl and self.acl.token_error(token) is not None:
                 await self.wait_changed()
             return welcome
         raise TooBusy(f"the rights of {token.principal} are changing; retry")
@@ -390,7 +390,7 @@ class ClientSession:
         acl = self._authorizer.acl
         if self._token is not None:
             # Without rights nothing is known about tokens, but no request is executed either.
-            return None if self._authorizer.lacks_acl else acl.why_no_token(self._token)
+            return None if self._authorizer.lacks_acl else acl.token_error(self._token)
         if acl.mode != REQUIRED or self.principal == ANONYMOUS:
             return None
         if acl.is_active(self.principal, self._serial):
@@ -647,7 +647,7 @@ class ClientSession:
         if not acl.is_active(self.principal, self._serial):
             return False
         if self._token is not None:
-            if acl.why_no_token(self._token) is not None:
+            if acl.token_error(self._token) is not None:
                 return False
             needed_rights &= allowed_by(self._token.token_scope, path, name)
         return bool(needed_rights & with_proxy_rights(acl.rights(self.principal, path, name)))

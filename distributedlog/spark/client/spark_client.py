@@ -125,7 +125,7 @@ class SparkClient:
         issued_at, delegated = self._issued_tokens.get((scope, valid_s), (0.0, None))
         if delegated is None or trio.current_time() - issued_at > REUSE_S:
             metadata: Any = self.namespace.metadata
-            token = await metadata.make_token(valid_s=valid_s, narrowing=scope)
+            token = await metadata.make_token(valid_s=valid_s, token_scope=scope)
             delegated = DelegatedToken(token, self.authority, scope)
             self._issued_tokens[scope, valid_s] = (trio.current_time(), delegated)
         return delegated

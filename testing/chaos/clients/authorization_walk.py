@@ -138,7 +138,7 @@ class Walker:
         may_be_done = False
         while True:
             try:
-                await admin.change_trust(*change, force=True)
+                await admin.change_authorization(*change, force=True)
                 return
             except InvalidRequest:
                 if may_be_done:

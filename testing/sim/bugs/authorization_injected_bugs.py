@@ -40,20 +40,20 @@ from ..workloads.authorized_world import TrustedRun
 from ..workloads.seed import CHAOS_S
 from ..world.bug_injection import Patch, first_seed, table_of
 
-_why_not_transact = Authorizer.why_not_transact
+_transaction_error = Authorizer.transaction_error
 _capability = capabilities.make_capability
 _request = replica.RaftReplica.request
 _hear = BookieAuthorizer.hear
 _proves = BookieAuthorizer.proves
 _of = KeySpace.of
 _shown_key = PresentedCapabilities.key
-_welcome = TokenService.welcome
+_check_token = TokenService.check_token
 _verify_token = MetadataClient.verify_token
 
 
 def _compares_are_free(self: Authorizer, principal: str, transaction: Transaction) -> Any:
     """H234: conditions are not authorized as reads."""
-    return _why_not_transact(self, principal, replace(transaction, compares=()))
+    return _transaction_error(self, principal, replace(transaction, compares=()))
 
 
 def _watches_go_on(self: ServedWatches, may_read: Callable[..., Any]) -> None:
@@ -171,7 +171,7 @@ def _by_the_wall(host: Host) -> Callable[[], float]:
 
 def _for_good(self: TokenService, state: Any, proof: bytes) -> Any:
     """A connection outlives the token that opened it."""
-    return replace(_welcome(self, state, proof), valid_s=float("inf"))
+    return replace(_check_token(self, state, proof), valid_s=float("inf"))
 
 
 def _never_revoked(self: Authorizer, token: Any) -> None:
@@ -193,7 +193,7 @@ def _goes_on_there(self: AclCache, token: Any) -> None:
     """A proxy does not check existing clients again when tokens are revoked."""
 
 
-def _whole_there(narrowing: Any, path: str, name: str) -> int:
+def _whole_there(token_scope: Any, path: str, name: str) -> int:
     """A proxy ignores the scope of a restricted token."""
     return -1
 
@@ -205,8 +205,8 @@ def _enough(self: PrincipalQuotas, *arguments: Any) -> None:
 MACS = (capabilities, capability_desk)
 
 PLANTED: dict[str, tuple[Patch, ...]] = {
-    "a compare is not judged (H234)": ((Authorizer, "why_not_transact", _compares_are_free),),
-    "a watch is not ended": ((ServedWatches, "judge", _watches_go_on),),
+    "a compare is not judged (H234)": ((Authorizer, "transaction_error", _compares_are_free),),
+    "a watch is not ended": ((ServedWatches, "reauthorize", _watches_go_on),),
     "a capability without its principal": tuple(
         (one, "make_capability", _anybodys) for one in MACS
     ),
@@ -229,21 +229,21 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     "what mode report gives is good in required": ((BookieAuthorizer, "proves", _report_counts),),
     "a bookie gives a place to itself": ((KeySpace, "of", _by_its_own_word),),
     "what is read is not judged": ((member_node.MemberNode, "may_read", _all_of_it),),
-    "a token's narrowing is not looked at": ((Authorizer, "narrowed", _not_narrowed),),
+    "a token's narrowing is not looked at": ((Authorizer, "restricted_to_token", _not_narrowed),),
     "one key for all bookies (H229)": ((Generation, "for_bookie", _of_no_bookie),),
     "recovery adds pass without a capability (H231)": (
         (PresentedCapabilities, "key", _recovered_by_anybody),
     ),
     "tokens end by the wall clock (H237)": ((member_node, "steady_time", _by_the_wall),),
-    "a connection outlives its token (H237)": ((TokenService, "welcome", _for_good),),
-    "a revoked token is taken": ((Authorizer, "why_no_token", _never_revoked),),
+    "a connection outlives its token (H237)": ((TokenService, "check_token", _for_good),),
+    "a revoked token is taken": ((Authorizer, "token_error", _never_revoked),),
     "a pass outlives its token": ((gate_part, "verify_session_credential", _without_end),),
     "a bookie that is cut off goes on (H241)": ((BookieAuthorizer, "is_cut_off", False),),
     "a token at a proxy does not end (H237)": ((MetadataClient, "verify_token", _for_good_there),),
-    "a proxy goes on with a revoked token": ((AclCache, "why_no_token", _goes_on_there),),
+    "a proxy goes on with a revoked token": ((AclCache, "token_error", _goes_on_there),),
     "a proxy does not narrow": ((client_rights, "allowed_by", _whole_there),),
-    "leases without a bound (H236)": ((PrincipalQuotas, "why_not_lease", _enough),),
-    "one memory of requests for all (H216)": ((PrincipalQuotas, "why_not_request", _enough),),
+    "leases without a bound (H236)": ((PrincipalQuotas, "lease_error", _enough),),
+    "one memory of requests for all (H216)": ((PrincipalQuotas, "request_error", _enough),),
 }
 AT_A_PROXY = (
     "a token at a proxy does not end (H237)",

@@ -95,8 +95,8 @@ class DisclosureOracle(ConnectionOracle):
             self._fail(f"T4: {self._describe_client(connection)} {how} a secret, {key!r}")
             return
 
-        def may(policy: Policy, user: str, narrowing: TokenScope) -> bool:
-            narrowed = policy.narrowed(narrowing)
+        def may(policy: Policy, user: str, token_scope: TokenScope) -> bool:
+            narrowed = policy.narrowed(token_scope)
             return self._reference.may_read(narrowed, connection.principal, key)
 
         if not self._was_allowed_since(connection, revision, may):
@@ -126,8 +126,10 @@ class DisclosureOracle(ConnectionOracle):
             if not keys or not connection.principal.startswith("user/"):
                 continue
 
-            def may(policy: Policy, user: str, narrowing: TokenScope, of: int = ledger) -> bool:
-                return letter in self._reference.ledger_rights(policy.narrowed(narrowing), user, of)
+            def may(policy: Policy, user: str, token_scope: TokenScope, of: int = ledger) -> bool:
+                return letter in self._reference.ledger_rights(
+                    policy.narrowed(token_scope), user, of
+                )
 
             if not self._was_allowed_since(connection, request.revision, may):
                 self._fail(
@@ -168,10 +170,10 @@ class DisclosureOracle(ConnectionOracle):
             def may(
                 policy: Policy,
                 user: str,
-                narrowing: TokenScope,
+                token_scope: TokenScope,
                 place: tuple[str, str] = (namespace, name),
             ) -> bool:
-                narrowed = policy.narrowed(narrowing)
+                narrowed = policy.narrowed(token_scope)
                 return bool(narrowed.path_rights(user, *place)) or "o" in narrowed.cluster_rights(
                     user
                 )
@@ -195,8 +197,8 @@ class DisclosureOracle(ConnectionOracle):
             return True
         self.checked_answers += 1
         user = connection.principal.partition("/")[2]
-        narrowing = () if connection.token is None else connection.token.token_scope
-        return any(allows(policy, user, narrowing) for policy in policies)
+        token_scope = () if connection.token is None else connection.token.token_scope
+        return any(allows(policy, user, token_scope) for policy in policies)
 
     def _describe_client(self, connection: ObservedConnection) -> str:
         suffix = (
@@ -207,9 +209,9 @@ class DisclosureOracle(ConnectionOracle):
         return f"{connection.principal} on {connection.machine}{suffix}"
 
 
-def _is_admin(policy: Policy, user: str, narrowing: TokenScope) -> bool:
-    return not narrowing and "a" in policy.cluster_rights(user)
+def _is_admin(policy: Policy, user: str, token_scope: TokenScope) -> bool:
+    return not token_scope and "a" in policy.cluster_rights(user)
 
 
-def _is_operator(policy: Policy, user: str, narrowing: TokenScope) -> bool:
-    return not narrowing and "o" in policy.cluster_rights(user)
+def _is_operator(policy: Policy, user: str, token_scope: TokenScope) -> bool:
+    return not token_scope and "o" in policy.cluster_rights(user)

@@ -576,7 +576,7 @@ class TrustedRun(LogRun):
         scope = ((PATH, LOGS[0], READ),) if is_scoped else ()
         try:
             self._tokens.append(
-                await metadata.make_token("guest", valid_s=valid_s, narrowing=scope)
+                await metadata.make_token("guest", valid_s=valid_s, token_scope=scope)
             )
         except DistributedLogError as error:
             self.simulation.note("no token", type(error).__name__)
@@ -609,7 +609,7 @@ class TrustedRun(LogRun):
         """Retry a change until it is answered. A repeated change has no further effect."""
         while True:
             try:
-                await metadata.change_trust(*change, force=True)
+                await metadata.change_authorization(*change, force=True)
                 return
             except InvalidRequest as error:
                 self.simulation.note("done already", str(error)[:80])

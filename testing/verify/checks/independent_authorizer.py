@@ -63,7 +63,7 @@ class Policy:
     """By user: roles by namespace and path."""
     tokens: Mapping[str, int] = field(default_factory=dict)
     """By user: the number that its tokens must have."""
-    narrowing: TokenScope = ()
+    token_scope: TokenScope = ()
     """The restriction of a token; without paths there is none."""
 
     def is_live(self, user: str) -> bool:
@@ -72,7 +72,7 @@ class Policy:
 
     def cluster_rights(self, user: str) -> str:
         """Return the user's letters of `ROLES` on the cluster."""
-        if not self.is_live(user) or self.narrowing:
+        if not self.is_live(user) or self.token_scope:
             return ""
         return ROLES.get(self.grants.get(user, {}).get(("", ""), ""), "")
 
@@ -85,16 +85,16 @@ class Policy:
             for (grant_namespace, path), role in self.grants.get(user, {}).items()
             if grant_namespace == namespace and _is_below(path, name)
         )
-        if not self.narrowing:
+        if not self.token_scope:
             return letters
         allowed_bits = 0
-        for grant_namespace, path, bits in self.narrowing:
+        for grant_namespace, path, bits in self.token_scope:
             allowed_bits |= bits if grant_namespace == namespace and _is_below(path, name) else 0
         return "".join(letter for letter in letters if allowed_bits & LETTERS.get(letter, 0))
 
-    def narrowed(self, narrowing: TokenScope) -> "Policy":
+    def narrowed(self, token_scope: TokenScope) -> "Policy":
         """Return the policy for a client with a restricted token."""
-        return replace(self, narrowing=narrowing) if narrowing else self
+        return replace(self, token_scope=token_scope) if token_scope else self
 
 
 def _is_below(path: str, name: str) -> bool:

@@ -413,4 +413,4 @@ def test_an_empty_state_is_judged() -> None:
     """Nothing is there, and nobody falls over it."""
     judge = Authorizer(KEY_CLASSES)
     judge.refresh(KeyValueState())
-    assert judge.why_not_transact(JANITOR, changes(Put(AT, b"x"))) is not None
+    assert judge.transaction_error(JANITOR, changes(Put(AT, b"x"))) is not None

@@ -728,12 +728,12 @@ def test_a_name_gives_no_right_on_what_hangs_on_no_log(value: bytes) -> None:
     do(state, Transact("c", 3, 0, Transaction((), (Put(keys.ledger_key(9), raw.encode()),))))
     judge.refresh(state)
     name = Put(log_keys.name_key(NS, "mine"), value)
-    assert judge.why_not_transact("user/eve", changes(name))
+    assert judge.transaction_error("user/eve", changes(name))
     grab = replace(raw, owner=(0x44, 1)).encode()
     both = changes(name, Put(keys.ledger_key(9), grab))
-    assert judge.why_not_transact("user/eve", both)
+    assert judge.transaction_error("user/eve", both)
     whole = Put(log_keys.name_key(NS, "mine"), log_keys.encode_log_id(0x44))
     made = Put(log_keys.state_key(0x44), LogState(0x44, "mine", 0).encode())
-    assert judge.why_not_transact("user/eve", as_it_is(state, whole, made)) is None
+    assert judge.transaction_error("user/eve", as_it_is(state, whole, made)) is None
     taken = as_it_is(state, whole, made, Put(keys.ledger_key(9), grab))
-    assert judge.why_not_transact("user/eve", taken)
+    assert judge.transaction_error("user/eve", taken)

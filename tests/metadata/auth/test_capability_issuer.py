@@ -265,7 +265,7 @@ async def test_a_quorum_that_judges_gives_each_what_it_may_have(
             REVOKED_PREFIX, prefix_end(REVOKED_PREFIX), after_revision=page.revision
         ) as watch:
             admin = await world.one("user/root")
-            await admin.change_trust("revoke", "etl", "ns", "orders")
+            await admin.change_authorization("revoke", "etl", "ns", "orders")
             assert [event.item.key for event in (await watch.next_batch()).events] == [
                 revoked_key("user/etl")
             ]

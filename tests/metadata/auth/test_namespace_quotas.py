@@ -55,20 +55,20 @@ async def test_a_quota_is_the_same_after_an_election_a_snapshot_and_a_start(
     async with trusted_quorum(3) as world:
         admin = await begin(world)
         etl, node = await world.one("user/etl"), await world.one("bookie/b1")
-        await admin.change_trust("quota", "ns", "40", "", "")
+        await admin.change_authorization("quota", "ns", "40", "", "")
         away = world.nodes.other_than(await world.nodes.leader())
         await world.nodes.kill(away)
         made = await fill(etl)
         assert made == 40 - 2  # a name and a state were there
-        first = (await admin.trust_report()).spaces
+        first = (await admin.authorization_report()).namespaces
         assert first[0][:2] == ("ns", 40)
         assert first[0][4:] == (40, 128 * 1024 * 1024, 100_000)
 
         async def same_at_whoever_leads() -> None:
             await trio.sleep(0.5)  # it counts what was there when it was started, or got the state
-            report = await admin.trust_report()
-            assert report.counted
-            assert report.spaces == first
+            report = await admin.authorization_report()
+            assert report.usage_complete
+            assert report.namespaces == first
             assert await fill(etl, first=made) == 0
 
         with pytest.raises(
@@ -98,7 +98,7 @@ async def test_a_quota_is_the_same_after_an_election_a_snapshot_and_a_start(
         assert (await etl.transact(as_read)).succeeded, "and taken over"
         await etl.transact(Transaction((), (Delete(log_keys.position_key(LOG, "p001")),)))
         assert await fill(etl, first=made) == 1
-        await admin.change_trust("quota", "ns", "41", "", "")
+        await admin.change_authorization("quota", "ns", "41", "", "")
         await etl.transact(put(log_keys.position_key(LOG, "one"), b""))
         with pytest.raises(NotAllowed):
             await node.transact(put(log_keys.position_key(LOG, "two"), b""))
@@ -112,13 +112,13 @@ async def test_nothing_is_bounded_before_rights_are_required_and_what_was_there_
         open_to_all = await world.nodes.client()
         made = tuple(Put(log_keys.position_key(LOG, f"o{n}"), b"1") for n in range(60))
         await open_to_all.transact(Transaction((), made))
-        assert (await open_to_all.trust_report()).spaces == ()
+        assert (await open_to_all.authorization_report()).namespaces == ()
         admin = await begin(world, "report")
         etl = await world.one("user/etl")
-        await admin.change_trust("quota", "", "40", "", "", force=True)
+        await admin.change_authorization("quota", "", "40", "", "", force=True)
         assert (await etl.transact(put(log_keys.position_key(LOG, "more"), b"1"))).succeeded
-        assert (await admin.trust_report()).spaces[0][:2] == ("ns", 63)
-        await admin.change_trust("mode", "required", "")
+        assert (await admin.authorization_report()).namespaces[0][:2] == ("ns", 63)
+        await admin.change_authorization("mode", "required", "")
         with pytest.raises(NamespaceFull, match="has 63 keys"):
             await etl.transact(put(log_keys.position_key(LOG, "again"), b"1"))
         everything = tuple(Delete(one.key) for one in made)
@@ -133,7 +133,7 @@ async def test_what_is_sent_again_while_it_is_under_way_is_not_over_by_itself(
     believe(monkeypatch)
     async with trusted_quorum(3) as world, trio.open_nursery() as nursery:
         admin = await begin(world)
-        await admin.change_trust("quota", "ns", "3", "", "")
+        await admin.change_authorization("quota", "ns", "3", "", "")
         nodes = world.nodes
         leader = await nodes.leader()
         hello = Hello(cluster_id="", node_id="user/etl again", kind="client")
@@ -157,10 +157,10 @@ async def test_positions_of_readers_leave_room_for_writers(
     believe(monkeypatch)
     async with trusted_quorum(1) as world:
         admin = await begin(world)
-        await admin.change_trust("user", "mia")
-        await admin.change_trust("grant", "mia", "reader", "ns", "orders")
+        await admin.change_authorization("user", "mia")
+        await admin.change_authorization("grant", "mia", "reader", "ns", "orders")
         reader, writer = await world.one("user/mia"), await world.one("user/etl")
-        await admin.change_trust("quota", "ns", "40", "", "")
+        await admin.change_authorization("quota", "ns", "40", "", "")
         assert await fill(reader, name="~mia/") == 40 * 9 // 10 - 2  # a name and a state were there
         await reader.transact(put(log_keys.position_key(LOG, "~mia/000"), b"2"))
         assert await fill(writer) == 4
@@ -174,22 +174,24 @@ async def test_quotas_are_set_by_admins_and_written_down(
         admin = await begin(world)
         etl = await world.one("user/etl")
         with pytest.raises(NotAllowed, match="needs admin"):
-            await etl.change_trust("quota", "ns", "1", "", "")
+            await etl.change_authorization("quota", "ns", "1", "", "")
         for wrong in ("-1", "x", "1e9", "٣", "9" * 19):
             with pytest.raises(InvalidRequest, match="a quota must be a number"):
-                await admin.change_trust("quota", "ns", wrong, "", "")
-        await admin.change_trust("quota", "", "7", "8", "9", force=True)
-        await admin.change_trust("quota", "ns", "", "5", "", force=True)
-        assert (await admin.trust_report()).spaces[0][4:] == (7, 5, 9)
-        await admin.change_trust("quota", "ns", "", "", "")
-        assert (await admin.trust_report()).spaces[0][4:] == (7, 8, 9)
+                await admin.change_authorization("quota", "ns", wrong, "", "")
+        await admin.change_authorization("quota", "", "7", "8", "9", force=True)
+        await admin.change_authorization("quota", "ns", "", "5", "", force=True)
+        assert (await admin.authorization_report()).namespaces[0][4:] == (7, 5, 9)
+        await admin.change_authorization("quota", "ns", "", "", "")
+        assert (await admin.authorization_report()).namespaces[0][4:] == (7, 8, 9)
         assert await admin.get(quota_key("ns")) is None
-        await admin.change_trust("quota", "empty", "1", "", "")  # shown, though nothing is there
-        assert ("empty", 0, 0, 0, 1, 8, 9) in (await admin.trust_report()).spaces
-        await admin.change_trust("quota", "empty", "", "", "")
+        await admin.change_authorization(
+            "quota", "empty", "1", "", ""
+        )  # shown, though nothing is there
+        assert ("empty", 0, 0, 0, 1, 8, 9) in (await admin.authorization_report()).namespaces
+        await admin.change_authorization("quota", "empty", "", "", "")
         with pytest.raises(NotAllowed):
-            await etl.trust_report()
-        assert (await etl.trust_report(own=True)).spaces == ()
+            await etl.authorization_report()
+        assert (await etl.authorization_report(own=True)).namespaces == ()
         page = await admin.range(AUDIT_PREFIX, AUDIT_PREFIX + b"\xff")
         told = [AuditLine.decode(item.value) for item in page.items]
         assert [one.subject for one in told if one.action == "quota"] == [

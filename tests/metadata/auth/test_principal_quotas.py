@@ -49,7 +49,7 @@ class Flood:
         self.fresh: list[tuple[float, str, int]] = []
 
     def ask(self, principal: str, now: float) -> bool:
-        if self.bounded and self.quotas.why_not_request(principal, now) is not None:
+        if self.bounded and self.quotas.request_error(principal, now) is not None:
             return False
         self.quotas.on_accepted(principal, now)
         self.index += 1
@@ -93,8 +93,8 @@ def test_nodes_are_never_refused_and_a_new_leader_takes_what_it_finds_for_new() 
     found.begin_term(7, ring, 100.0)
     found.begin_term(7, ring, 200.0)  # the same term: nothing begins anew
     for principal, is_taken in (("user/eve", False), ("user/u1", True), ("bookie/b1", True)):
-        assert (found.why_not_request(principal, 101.0) is None) == is_taken
-    assert found.why_not_request("user/eve", 100.0 + RESEND_WINDOW_S) is None
+        assert (found.request_error(principal, 101.0) is None) == is_taken
+    assert found.request_error("user/eve", 100.0 + RESEND_WINDOW_S) is None
 
 
 async def test_who_floods_the_quorum_waits_and_anothers_request_is_still_known(
@@ -104,7 +104,7 @@ async def test_who_floods_the_quorum_waits_and_anothers_request_is_still_known(
     monkeypatch.setattr(kv_state, "REMEMBERED_REQUESTS", RING)
     for bounded in (True, False):
         if not bounded:
-            monkeypatch.setattr(PrincipalQuotas, "why_not_request", lambda *asked: None)
+            monkeypatch.setattr(PrincipalQuotas, "request_error", lambda *asked: None)
         async with trusted_quorum() as world:
             await begin(world)
             etl, eve = await world.one("user/etl"), await world.one("user/eve")
@@ -166,8 +166,8 @@ def test_the_last_leases_are_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     state = KeyValueState()
     for lease in (1, 2):
         state.add_lease(lease, 1000, "user/other")
-    assert PrincipalQuotas().why_not_lease(state, "user/etl") is not None
-    assert PrincipalQuotas().why_not_lease(state, "bookie/b1") is None
+    assert PrincipalQuotas().lease_error(state, "user/etl") is not None
+    assert PrincipalQuotas().lease_error(state, "bookie/b1") is None
 
 
 def test_leases_of_narrowed_tokens_are_their_users(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +175,11 @@ def test_leases_of_narrowed_tokens_are_their_users(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(quotas, "LEASES_PER_PRINCIPAL_MAX", 3)
     state, found = KeyValueState(), PrincipalQuotas()
     for lease in (1, 2, 3):
-        assert found.why_not_lease(state, "user/eve") is None
+        assert found.lease_error(state, "user/eve") is None
         state.add_lease(lease, 1000, f"user/~{lease}")
         found.record_owner(f"user/~{lease}", "user/eve", state.lease_count_by_owner)
-    assert found.why_not_lease(state, "user/eve") is not None
-    assert found.why_not_lease(state, "user/etl") is None
+    assert found.lease_error(state, "user/eve") is not None
+    assert found.lease_error(state, "user/etl") is None
 
 
 def test_a_narrowed_token_that_has_ended_its_leases_counts_no_more_and_again_when_it_asks(
@@ -189,10 +189,10 @@ def test_a_narrowed_token_that_has_ended_its_leases_counts_no_more_and_again_whe
     state, found = KeyValueState(), PrincipalQuotas()
     for times in range(3):
         found.record_owner("user/~1", "user/eve", state.lease_count_by_owner)
-        assert found.why_not_lease(state, "user/eve") is None  # it has asked, and has none yet
+        assert found.lease_error(state, "user/eve") is None  # it has asked, and has none yet
         do(state, GrantLease("user/~1/c", times, state.index, 1000))
         found.record_owner("user/~1", "user/eve", state.lease_count_by_owner)
-        assert found.why_not_lease(state, "user/eve") is not None
+        assert found.lease_error(state, "user/eve") is not None
         do(state, RevokeLease("user/~1/c", 100 + times, state.index, state.next_lease - 1))
     assert state.lease_count_by_owner == {}
 
@@ -220,14 +220,14 @@ def test_a_new_leader_counts_narrowed_tokens_with_their_user() -> None:
         ring.add(number, f"user/~{number % 4}/c", number, SUCCEEDED, 0)
     found = PrincipalQuotas()
     found.begin_term(1, ring, 0.0)
-    assert found.why_not_request("user/eve", 1.0) is None, "nothing is known to be its own yet"
+    assert found.request_error("user/eve", 1.0) is None, "nothing is known to be its own yet"
     for number in range(4):
         found.record_owner(f"user/~{number}", "user/eve", {})
-    assert found.why_not_request("user/eve", 1.0) is not None
-    assert found.why_not_request("user/etl", 1.0) is None
+    assert found.request_error("user/eve", 1.0) is not None
+    assert found.request_error("user/etl", 1.0) is None
     for number in range(4):  # which it goes on with
         found.on_accepted(f"user/~{number}", 2.0)
-    assert found.why_not_request("user/etl", RESEND_WINDOW_S + 3) is None, (
+    assert found.request_error("user/etl", RESEND_WINDOW_S + 3) is None, (
         "all is forgotten, and none below 0"
     )
     assert found._count_by_principal == {}
@@ -245,5 +245,5 @@ def test_whose_narrowed_tokens_are_is_forgotten_where_nothing_is_counted(
     assert len(found._principal_of_owner) <= 50
     assert len(found._owners_of_principal["user/eve"]) <= 50, "who asks for no lease, too"
     assert "user/~0" in found._principal_of_owner, "it holds a lease"
-    assert found.why_not_lease(state, "user/eve") is None
+    assert found.lease_error(state, "user/eve") is None
     assert len(found._owners_of_principal["user/eve"]) == 1

@@ -228,7 +228,7 @@ async def test_what_was_done_is_answered_though_it_ended_its_own_right(
         assert was_shown is not None
         assert was_shown.current[0] is not None
 
-        await admin.change_trust("revoke", "etl", "ns", "orders")
+        await admin.change_authorization("revoke", "etl", "ns", "orders")
         await etl.request(Op.META_TRANSACT, encode_command(purge))
         for asked in (shown, replace(purge, request_number=3)):
             with pytest.raises(NotAllowed):

@@ -188,7 +188,7 @@ async def test_a_node_alone_makes_nobody_an_admin_again_that_others_have_asked_f
         assert await asks("m1") == ()
         assert await asks("m2") == ("m1", "m2")
         assert sorted(leader.authorizer.admins()) == ["ann", "root"]
-        await admin.change_trust("revoke", "ann", "", "")
+        await admin.change_authorization("revoke", "ann", "", "")
         assert await asks("m3") == ()
         assert sorted(leader.authorizer.admins()) == ["root"]
 

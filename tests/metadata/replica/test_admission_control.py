@@ -6,7 +6,7 @@ import trio
 from distributedlog.metadata.model.commands import Transact, encode_command
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.metadata.protocol.client_messages import decode_outcome
-from distributedlog.metadata.replica.admission_control import NEVER_S, AdmissionControl
+from distributedlog.metadata.replica.admission_control import NO_TIMEOUT_S, AdmissionControl
 from distributedlog.runtime.interfaces.errors import TooBusy
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.frames import Op
@@ -33,7 +33,7 @@ def test_what_would_be_done_too_late_is_refused_at_once() -> None:
     assert intake.expected_wait_s(now) == pytest.approx(10, rel=0.3)
     assert intake.refusal("b", 100, 10.0, now) is not None
     assert intake.refusal("b", 100, 60.0, now) is None
-    assert intake.refusal("b", 100, NEVER_S, now) is None
+    assert intake.refusal("b", 100, NO_TIMEOUT_S, now) is None
 
 
 def test_a_burst_into_an_idle_leader_is_taken() -> None:

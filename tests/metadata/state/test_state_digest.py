@@ -169,7 +169,7 @@ async def spoil(nodes: Quorum, name: str, replicas: list[RaftReplica]) -> None:
     """A bit of the node's memory turns."""
     node_id = (await nodes.rows())[name].node_id
     state = next(one for one in reversed(replicas) if one.raft.node_id == node_id).state
-    state._leave(b"k00", state.stored_values[b"k00"])
+    state._release_stored(b"k00", state.stored_values[b"k00"])
     state._set_stored(b"k00", 0, state.stored_values[b"k00"][:-1] + b"!")
 
 

@@ -967,8 +967,8 @@ async def test_a_quorums_tokens_are_taken_narrowed_and_revoked(
     """With metadata nodes that make and judge them."""
     async with test_tokens.world() as (quorum, root):
         asks = await quorum._client(Tls(directory_of("proxy/p1")), CERTIFICATE, None)
-        await root.change_trust("grant", "etl", "writer", NS, "")
-        token = await root.make_token("etl", valid_s=600, narrowing=((NS, "mine", READ | WRITE),))
+        await root.change_authorization("grant", "etl", "writer", NS, "")
+        token = await root.make_token("etl", valid_s=600, token_scope=((NS, "mine", READ | WRITE),))
         async with judged(
             world,
             rights=lambda _: ClientAuthorizer(asks),
@@ -982,7 +982,7 @@ async def test_a_quorums_tokens_are_taken_narrowed_and_revoked(
                 await producer.open(2, "other")
             with pytest.raises(NotAuthenticated, match="has not made"):
                 await it.link_by(forged(token), it.reads)
-            await root.change_trust("tokens", "etl")
+            await root.change_authorization("tokens", "etl")
             await trio.sleep(1)
             assert isinstance(producer.link.closed, NotAuthenticated)
             with pytest.raises(NotAuthenticated, match="revoked"):

@@ -89,10 +89,10 @@ def test_a_token_of_more_paths_than_fit_is_not_made() -> None:
 @settings(max_examples=examples(200))
 @given(ROWS, ROWS, st.sampled_from(["ns", "other"]), PATHS.filter(lambda p: p[-1:] != "/"))
 def test_a_narrowed_token_allows_what_both_allow(
-    grants: TokenScope, narrowing: TokenScope, namespace: str, path: str
+    grants: TokenScope, token_scope: TokenScope, namespace: str, path: str
 ) -> None:
     """H235: against the plain union over each, of one log."""
-    if not narrowing:
+    if not token_scope:
         return
 
     def held(some: TokenScope) -> int:
@@ -102,8 +102,8 @@ def test_a_narrowed_token_allows_what_both_allow(
                 found |= bits
         return found
 
-    assert held(restrict_to_scope(grants, narrowing)) == held(grants) & held(narrowing)
-    assert allowed_by(narrowing, namespace, path) == held(narrowing)
+    assert held(restrict_to_scope(grants, token_scope)) == held(grants) & held(token_scope)
+    assert allowed_by(token_scope, namespace, path) == held(token_scope)
     assert allowed_by((), namespace, path) == -1
 
 
