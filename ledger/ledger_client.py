@@ -270,7 +270,7 @@ class LedgerClient:
             NoSuchLedger: The ledger does not exist or is being deleted.
             LedgerStateUnknown: Too few bookies answered, so the LAC is unknown.
         """
-        reader = await self.follow(ledger_id, replica_offset=replica_offset)
+        reader = await self.open_tailing(ledger_id, replica_offset=replica_offset)
         if not reader.closed:
             try:
                 await reader.refresh_lac()
@@ -279,7 +279,7 @@ class LedgerClient:
                 raise
         return reader
 
-    async def follow(self, ledger_id: int, *, replica_offset: int = 0) -> LedgerReader:
+    async def open_tailing(self, ledger_id: int, *, replica_offset: int = 0) -> LedgerReader:
         """Open a reader as `open` does, but without a request for the LAC.
 
         For readers that wait for new entries.

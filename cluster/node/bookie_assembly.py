@@ -459,7 +459,7 @@ def registration_of(
             len(store.corruption_tracker.unrepairable),
             store.corruption_tracker.repaired_entries,
         ),
-        pulls=config.repair,
+        copies_assigned_ledgers=config.repair,
         principal=principal_of(host),
         limbo_below=store.limbo.known_bound,
     )
@@ -482,7 +482,7 @@ def urgent_parts(registration: BookieRegistration) -> object:
     return (
         registration.read_only,
         condition_codes,
-        [count > 0 for count in registration.rot],
+        [count > 0 for count in registration.corruption_counts],
         registration.limbo_below,
         shown_ledgers,
     )

@@ -78,6 +78,6 @@ class AuditorElection:
     async def _does_another_repair(self) -> bool:
         async for item in Scan(self._metadata, keys.BOOKIE_PREFIX):
             with suppress(CorruptData, UnsupportedFormat):  # `dlog status` lists the record
-                if BookieRegistration.decode(item.key, item.value).pulls:
+                if BookieRegistration.decode(item.key, item.value).copies_assigned_ledgers:
                     return True
         return False

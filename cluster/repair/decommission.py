@@ -10,10 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ...ledger.model import ledger_keys as keys
-from ...ledger.model import missing_range as holes
 from ...ledger.model.bookie_registration import BookieRegistration
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ...ledger.model.missing_range import MissingRange
+from ...ledger.model.missing_range import MissingRange, decode_missing_ranges
 from ...log.model.lock_record import LockRecord
 from ...log.model.log_keys import lock_key
 from ...metadata.model.interface import Metadata, Scan, prefix_end
@@ -323,7 +322,7 @@ async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
         try:
             ledger_id, missing_ranges = (
                 keys.ledger_id_of(item.key),
-                holes.decode_missing_ranges(item.value),
+                decode_missing_ranges(item.value),
             )
         except CorruptData:
             continue  # `dlog status` lists the record

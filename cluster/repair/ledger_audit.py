@@ -13,9 +13,13 @@ import trio
 
 from ...bookie.client.bookie_client import EntryList
 from ...ledger.model import ledger_keys as keys
-from ...ledger.model import missing_range as notes
 from ...ledger.model.ledger_metadata import NO_ENTRY, LedgerMetadata
-from ...ledger.model.missing_range import MissingRange
+from ...ledger.model.missing_range import (
+    MissingRange,
+    decode_missing_ranges,
+    encode_missing_ranges,
+    merge_ranges,
+)
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import Compare, KeyValue, Put, Transaction
 from ...runtime.interfaces.errors import DistributedLogError
@@ -111,7 +115,7 @@ class LedgerAudit:
                 )
                 continue
             missing += _missing_ranges(ledger, bookie, held_entries)
-        missing_ranges = notes.merge_ranges(missing)
+        missing_ranges = merge_ranges(missing)
         if missing_ranges:
             await self._record_missing(item, ledger, missing_ranges)
         return missing_ranges
@@ -122,15 +126,15 @@ class LedgerAudit:
         """Add missing ranges to those recorded, if no record changed since it was read."""
         key = keys.missing_ranges_key(ledger.ledger_id)
         before = await self._metadata.get(key)
-        recorded = () if before is None else notes.decode_missing_ranges(before.value)
-        after = notes.merge_ranges((*recorded, *missing_ranges))
-        if after == notes.merge_ranges(recorded):
+        recorded = () if before is None else decode_missing_ranges(before.value)
+        after = merge_ranges((*recorded, *missing_ranges))
+        if after == merge_ranges(recorded):
             return
         unchanged = (
             Compare.mod_revision(item.key, item.mod_revision),
             Compare.mod_revision(key, 0 if before is None else before.mod_revision),
         )
-        put = Put(key, notes.encode_missing_ranges(after))
+        put = Put(key, encode_missing_ranges(after))
         if (await self._metadata.transact(Transaction(unchanged, (put,)))).succeeded:
             self.recorded_ledgers += 1
             bookies = ", ".join(sorted({missing.bookie for missing in missing_ranges}))

@@ -28,9 +28,8 @@ import trio
 
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model import ledger_transactions as transactions
-from ...ledger.model import missing_range as notes
 from ...ledger.model.ledger_metadata import LedgerMetadata
-from ...ledger.model.missing_range import MissingRange
+from ...ledger.model.missing_range import MissingRange, decode_missing_ranges
 from ...ledger.model.stored_ledger import UnreadableRecords
 from ...ledger.placement.ensemble_placement import (
     Candidate,
@@ -350,9 +349,7 @@ class LostBookieRepair:
         if bookies_of_ledger:
             async for item in Scan(self._metadata, keys.MISSING_RANGES_PREFIX):
                 with suppress(CorruptData, UnsupportedFormat):  # `replication_worker.py` reports it
-                    recorded_ranges[keys.ledger_id_of(item.key)] = notes.decode_missing_ranges(
-                        item.value
-                    )
+                    recorded_ranges[keys.ledger_id_of(item.key)] = decode_missing_ranges(item.value)
         remaining_ledgers, jobs = deque(bookies_of_ledger), []
 
         async def look() -> None:
@@ -478,7 +475,7 @@ class LostBookieRepair:
         if bookie in self.liveness.lost_bookies:
             return True
         item = await self._metadata.get(keys.missing_ranges_key(job.ledger_id))
-        missing_ranges = () if item is None else notes.decode_missing_ranges(item.value)
+        missing_ranges = () if item is None else decode_missing_ranges(item.value)
         current_job = await self._make_job(job.ledger_id, (bookie,), missing_ranges)
         return current_job is not None and current_job.priority == URGENT
 

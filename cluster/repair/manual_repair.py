@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from ...bookie.client.bookie_client import BookieClient
 from ...bookie.session.session_reads import LIST_RANGES_MAX
 from ...ledger.model import ledger_keys as keys
-from ...ledger.model import missing_range as notes
 from ...ledger.model.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
+from ...ledger.model.missing_range import decode_missing_ranges
 from ...ledger.placement.ensemble_placement import (
     Candidate,
     Labels,
@@ -165,9 +165,7 @@ class ManualRepair:
                         for bookie in ledger.bookies()
                         if bookie not in self._registered_bookies
                     }
-                    missing_ranges = (
-                        () if record is None else notes.decode_missing_ranges(record.value)
-                    )
+                    missing_ranges = () if record is None else decode_missing_ranges(record.value)
                     return fewest_sound_copies(
                         ledger, away_bookies, missing_ranges
                     ), ledger.length or 0

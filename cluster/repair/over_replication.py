@@ -207,7 +207,9 @@ class OverReplication:
             client = self._pool.get(bookie)
             if registered is None or client is None:
                 return False
-            if any(BookieRegistration.decode(registered.key, registered.value).rot[:2]):
+            if any(
+                BookieRegistration.decode(registered.key, registered.value).corruption_counts[:2]
+            ):
                 return False  # this may be the good copy
             try:
                 held_entries = await list_held_entries(ledger, client)

@@ -14,9 +14,13 @@ from dataclasses import dataclass
 import trio
 
 from ...ledger.model import ledger_keys as keys
-from ...ledger.model import missing_range as notes
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ...ledger.model.missing_range import MissingRange
+from ...ledger.model.missing_range import (
+    MissingRange,
+    decode_missing_ranges,
+    encode_missing_ranges,
+    merge_ranges,
+)
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ...runtime.interfaces.errors import (
@@ -125,7 +129,7 @@ class ReplicationWorker:
         bookies: set[str] | None = None
         try:
             with self._failures.attempt(f"the missing entries of {record.key!r}"):
-                bookies = {missing.bookie for missing in notes.decode_missing_ranges(record.value)}
+                bookies = {missing.bookie for missing in decode_missing_ranges(record.value)}
             away_bookies = frozenset(
                 bookie for bookie in bookies or () if self._pool.get(bookie) is None
             )
@@ -165,7 +169,7 @@ class ReplicationWorker:
             return [("the ledger is open", f"ledger {ledger_id}")]
         remaining: list[MissingRange] = []
         causes: list[tuple[str, str]] = []
-        for missing in notes.merge_ranges(notes.decode_missing_ranges(record.value)):
+        for missing in merge_ranges(decode_missing_ranges(record.value)):
             try:
                 await self._copy_missing(ledger, missing)
             except DistributedLogError as error:
@@ -201,14 +205,10 @@ class ReplicationWorker:
 
         Then the next pass reads it.
         """
-        if remaining and tuple(remaining) == notes.merge_ranges(
-            notes.decode_missing_ranges(record.value)
-        ):
+        if remaining and tuple(remaining) == merge_ranges(decode_missing_ranges(record.value)):
             return []
         change = (
-            Put(record.key, notes.encode_missing_ranges(remaining))
-            if remaining
-            else Delete(record.key)
+            Put(record.key, encode_missing_ranges(remaining)) if remaining else Delete(record.key)
         )
         unchanged = Compare.mod_revision(record.key, record.mod_revision)
         reply = await self._metadata.transact(Transaction((unchanged,), (change,)))

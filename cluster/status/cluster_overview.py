@@ -8,9 +8,9 @@ import trio
 
 from ...ledger.declarations.options import LedgerOptions
 from ...ledger.model import ledger_keys as keys
-from ...ledger.model import missing_range as holes
 from ...ledger.model.bookie_registration import BookieRegistration
 from ...ledger.model.ledger_metadata import NO_ENTRY, LedgerMetadata
+from ...ledger.model.missing_range import decode_missing_ranges
 from ...ledger.model.striping import Striping
 from ...ledger.placement.ensemble_placement import (
     Candidate,
@@ -135,7 +135,7 @@ async def _read_bookies(metadata: Metadata, listener: str) -> list[_BookieRow]:
             "rack": None if registration is None else registration.rack,
             "conditions": [] if registration is None else as_json(registration.conditions),
             "rot": None if registration is None else _corruption(registration),
-            "repairs": None if registration is None else registration.pulls,
+            "repairs": None if registration is None else registration.copies_assigned_ledgers,
             "to_leave": is_leaving,
             "drain": None,
         }
@@ -160,7 +160,7 @@ def _candidates(bookie_rows: Sequence[_BookieRow]) -> list[Candidate]:
 
 
 def _corruption(registration: BookieRegistration) -> dict[str, int]:
-    ledgers, without_good_copy, healed_entries = registration.rot
+    ledgers, without_good_copy, healed_entries = registration.corruption_counts
     return {
         "rotten_ledgers": ledgers,
         "without_a_good_copy": without_good_copy,
@@ -653,7 +653,7 @@ def _member_row(member: MemberStatus) -> dict[str, Any]:
 
 
 def _missing_record_row(item: KeyValue) -> dict[str, Any]:
-    missing_ranges = holes.decode_missing_ranges(item.value)
+    missing_ranges = decode_missing_ranges(item.value)
     return {
         "ledger": keys.ledger_id_of(item.key),
         "holes": [

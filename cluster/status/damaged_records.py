@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from ...ledger.model import ledger_ids as ids
 from ...ledger.model import ledger_keys as keys
-from ...ledger.model import missing_range as holes
 from ...ledger.model.bookie_registration import BookieRegistration
 from ...ledger.model.ledger_metadata import LedgerMetadata
+from ...ledger.model.missing_range import decode_missing_ranges
 from ...ledger.placement.placement_policy import PlacementPolicy
 from ...log.consumers.work_state import WorkState
 from ...log.model import deleted_log as tombstone
@@ -101,7 +101,7 @@ FEW_RECORDS: Mapping[bytes, Decode] = {
     keys.SCRUB_PREFIX: lambda key, _: keys.bookie_id_of(key),
     keys.MISSING_RANGES_PREFIX: lambda key, value: (
         keys.ledger_id_of(key),
-        holes.decode_missing_ranges(value),
+        decode_missing_ranges(value),
     ),
     keys.DELETE_PREFIX: lambda key, _: (keys.ledger_id_of(key), keys.bookie_id_of(key)),
     keys.MOVE_PREFIX: lambda key, value: (

@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ...ledger.model import ledger_keys as keys
-from ...ledger.model import missing_range as holes
 from ...ledger.model.bookie_registration import BookieRegistration
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ...ledger.model.missing_range import MissingRange
+from ...ledger.model.missing_range import MissingRange, decode_missing_ranges
 from ...ledger.placement.ensemble_placement import Candidate, can_place
 from ...ledger.placement.placement_policy import PlacementPolicy
 from ...metadata.model.interface import MemberStatus, Metadata, Scan
@@ -251,9 +250,7 @@ async def _check_ledgers(
     missing_by_ledger: dict[int, list[MissingRange]] = {}
     async for item in Scan(metadata, keys.MISSING_RANGES_PREFIX):
         with suppress(CorruptData):
-            missing_by_ledger[keys.ledger_id_of(item.key)] = list(
-                holes.decode_missing_ranges(item.value)
-            )
+            missing_by_ledger[keys.ledger_id_of(item.key)] = list(decode_missing_ranges(item.value))
     by_code: dict[str, list[HealthCondition]] = {}
     checked = 0
     async for item in Scan(metadata, keys.LEDGER_PREFIX):

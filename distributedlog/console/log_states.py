@@ -8,7 +8,7 @@ import trio
 
 from ..cluster.status.log_overview import describe
 from ..ledger.model import ledger_keys as keys
-from ..ledger.model import missing_range as holes
+from ..ledger.model.missing_range import decode_missing_ranges
 from ..log.interfaces.log_names import check_log_name
 from ..log.namespace import Namespace
 from ..metadata.model.interface import Scan
@@ -150,6 +150,6 @@ class LogDetail:
                 if ledger in ledgers:
                     by_ledger[ledger] = [
                         self._labels.get(missing_range.bookie, missing_range.bookie[:8])
-                        for missing_range in holes.decode_missing_ranges(item.value)[:16]
+                        for missing_range in decode_missing_ranges(item.value)[:16]
                     ]
         return by_ledger

@@ -7,7 +7,7 @@ from ..cluster.repair.auditor_election import ELECTION_KEY
 from ..cluster.repair.decommission import decommission_status
 from ..cluster.status.cluster_overview import bookies
 from ..ledger.model import ledger_keys as keys
-from ..ledger.model import missing_range as holes
+from ..ledger.model.missing_range import decode_missing_ranges
 from ..metadata.client.metadata_client import MetadataClient
 from ..metadata.model.interface import Scan
 from ..runtime.declarations.health_conditions import Severity
@@ -85,7 +85,7 @@ class WorkStatePoller:
             try:
                 ledger, missing_ranges = (
                     keys.ledger_id_of(item.key),
-                    holes.decode_missing_ranges(item.value),
+                    decode_missing_ranges(item.value),
                 )
             except (CorruptData, UnsupportedFormat):
                 continue  # the status counts it among the damaged records

@@ -64,12 +64,12 @@ class BookieRegistration:
     ledgers: int = 0
     conditions: tuple[HealthCondition, ...] = ()
     """The health conditions of the bookie. Those of a version without codes are `Code.LEGACY_TEXT`."""
-    rot: tuple[int, int, int] = (0, 0, 0)
+    corruption_counts: tuple[int, int, int] = (0, 0, 0)
     """Three counts: ledgers with corrupt entries, those without a good copy anywhere, and repaired entries.
 
     Repaired entries are counted from the start of the bookie.
     """
-    pulls: bool = False
+    copies_assigned_ledgers: bool = False
     """Whether the bookie copies the ledgers that are assigned to it (``move/``). Older versions do not."""
     principal: str = ""
     """The principal in the certificate that the bookie presents to clients. "": no certificate, or an older
@@ -117,8 +117,8 @@ class BookieRegistration:
                 "used_bytes": self.used_bytes,
                 "ledgers": self.ledgers,
                 **report_of(self.conditions),
-                "rot": list(self.rot),
-                "pulls": self.pulls,
+                "rot": list(self.corruption_counts),
+                "pulls": self.copies_assigned_ledgers,
                 "principal": self.principal,
                 "limbo_below": self.limbo_below,
             }
@@ -138,6 +138,8 @@ class BookieRegistration:
         if values["id"] != bookie_id:
             raise CorruptData(f"{what} is that of another bookie")
         del values["format"]
+        values["corruption_counts"] = values.pop("rot")
+        values["copies_assigned_ledgers"] = values.pop("pulls")
         legacy = values.pop("reasons")
         if values["conditions"] is None:
             values["conditions"] = legacy

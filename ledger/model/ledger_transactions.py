@@ -10,9 +10,7 @@ from collections.abc import Iterable
 from ...metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
 from . import ledger_keys as keys
 from .ledger_metadata import LedgerMetadata
-from .missing_range import MissingRange, limit_ranges
-from .missing_range import decode_missing_ranges as decode_holes
-from .missing_range import encode_missing_ranges as encode_holes
+from .missing_range import MissingRange, decode_missing_ranges, encode_missing_ranges, limit_ranges
 
 
 def creation_ops(metadata: LedgerMetadata, missing_ranges: Iterable[MissingRange]) -> Transaction:
@@ -81,14 +79,16 @@ def recovery_ops(
     if not new_ranges:
         return operations
     assert closed.last_entry is not None, "a recovered ledger has a last entry"
-    previous_ranges = () if stored_ranges is None else decode_holes(stored_ranges.value)
+    previous_ranges = () if stored_ranges is None else decode_missing_ranges(stored_ranges.value)
     key = keys.missing_ranges_key(closed.ledger_id)
     return operations + Transaction(
         (Compare.version(key, 0 if stored_ranges is None else stored_ranges.version),),
         (
             Put(
                 key,
-                encode_holes(limit_ranges((*previous_ranges, *new_ranges), closed.last_entry + 1)),
+                encode_missing_ranges(
+                    limit_ranges((*previous_ranges, *new_ranges), closed.last_entry + 1)
+                ),
             ),
         ),
     )
@@ -140,4 +140,6 @@ def _missing_range_puts(
     ledger_id: int, missing_ranges: Iterable[MissingRange]
 ) -> list[Put | Delete]:
     ranges = tuple(missing_ranges)
-    return [Put(keys.missing_ranges_key(ledger_id), encode_holes(ranges))] if ranges else []
+    return (
+        [Put(keys.missing_ranges_key(ledger_id), encode_missing_ranges(ranges))] if ranges else []
+    )

@@ -67,10 +67,10 @@ class LedgerRecovery:
         """The ensembles, including changes of this recovery, which only the closing transaction publishes."""
         self._choose = choose
         self._striping = metadata.striping
-        self._frozen_fragment = metadata.last_fragment
-        self.pending_adds = self._pending_adds_after(self._frozen_fragment.first_entry - 1)
+        self._starting_fragment = metadata.last_fragment
+        self.pending_adds = self._pending_adds_after(self._starting_fragment.first_entry - 1)
         """The entries to write back. It is created again when the starting LAC is determined."""
-        self._coverage = QuorumCoverage(self._striping, self._frozen_fragment.bookies)
+        self._coverage = QuorumCoverage(self._striping, self._starting_fragment.bookies)
         self._fence_lacs: dict[int, int] = {}
         self._fence_errors: dict[int, str] = {}
         self._length: int | None = None
@@ -85,7 +85,7 @@ class LedgerRecovery:
     def begin(self) -> list[RecoveryAction]:
         """Return the first actions."""
         return [
-            FenceBookie(slot, bookie) for slot, bookie in enumerate(self._frozen_fragment.bookies)
+            FenceBookie(slot, bookie) for slot, bookie in enumerate(self._starting_fragment.bookies)
         ]
 
     def on_fenced(self, slot: int, lac: int, proves_absence: bool) -> list[RecoveryAction]:
@@ -103,7 +103,7 @@ class LedgerRecovery:
         self._fence_lacs[slot] = lac
         if not self._striping.covered(self._fence_lacs):
             return self._checked([])
-        first = self._frozen_fragment.first_entry
+        first = self._starting_fragment.first_entry
         self.start_lac = max(*self._fence_lacs.values(), first - 1)
         self.phase = RecoveryPhase.READING
         self.pending_adds = self._pending_adds_after(self.start_lac)
@@ -117,15 +117,17 @@ class LedgerRecovery:
         return self._checked(actions + self._advance())
 
     def _pending_adds_after(self, lac: int) -> PendingAdds:
-        frozen = self._frozen_fragment
-        return PendingAdds(self._striping, frozen.bookies, lac=lac, epoch=frozen.epoch)
+        starting_fragment = self._starting_fragment
+        return PendingAdds(
+            self._striping, starting_fragment.bookies, lac=lac, epoch=starting_fragment.epoch
+        )
 
     def on_fence_failed(self, slot: int, error: DistributedLogError) -> list[RecoveryAction]:
         """Process a failed fence. The state of this bookie is unknown."""
         if self.phase is not RecoveryPhase.FENCING:
             return []
         self._fence_errors[slot] = describe_error(error)
-        possible = set(range(len(self._frozen_fragment.bookies))) - set(self._fence_errors)
+        possible = set(range(len(self._starting_fragment.bookies))) - set(self._fence_errors)
         if not self._striping.covered(possible):
             self._fail_incomplete("the fence does not cover every write set")
         return self._checked([])
@@ -133,7 +135,7 @@ class LedgerRecovery:
     @property
     def unfenced_bookies(self) -> set[str]:
         """Bookies of the starting ensemble at which the fence failed."""
-        return {self._frozen_fragment.bookies[slot] for slot in self._fence_errors}
+        return {self._starting_fragment.bookies[slot] for slot in self._fence_errors}
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -409,7 +411,7 @@ class LedgerRecovery:
         if self.phase in (RecoveryPhase.READING, RecoveryPhase.CLOSING):
             pending_adds = self.pending_adds
             assert self._striping.covered(self._fence_lacs), "inv. 14: the fence covers"
-            assert self.start_lac >= self._frozen_fragment.first_entry - 1, (
+            assert self.start_lac >= self._starting_fragment.first_entry - 1, (
                 "D2: not below the last fragment"
             )
             assert pending_adds.last_entry == self._coverage.next_entry - 1, (
@@ -420,7 +422,7 @@ class LedgerRecovery:
                 "inv. 21: earlier fragments stay"
             )
             assert (
-                tuple(s.bookie for s in self._coverage.replicas) == self._frozen_fragment.bookies
+                tuple(s.bookie for s in self._coverage.replicas) == self._starting_fragment.bookies
             ), "inv. 15: reads use the starting ensemble"
             assert self.last_entry is None or pending_adds.lac <= self.last_entry, (
                 "no entry after the end is kept"

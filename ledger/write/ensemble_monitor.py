@@ -309,7 +309,7 @@ class EnsembleMonitor:
         self._check_slots()
         self._replace_silent_slots()
         self._replace_stalled_slots(self._slot_timers.elapsed_s)
-        self._missing_range_recorder.look(self._spawn)
+        self._missing_range_recorder.store_if_changed(self._spawn)
         if self._change_due():
             self._wake.set()
         return not self._is_idle
@@ -514,7 +514,7 @@ class EnsembleMonitor:
         if confirmed_count:
             self._writer.on_lac_advanced()
         self._writer.wake_waiters()
-        self._missing_range_recorder.look(self._spawn)
+        self._missing_range_recorder.store_if_changed(self._spawn)
         if self._change.failed_slots:
             self._wake.set()
 
@@ -528,7 +528,7 @@ class EnsembleMonitor:
         waiting_bookies = {
             bookie
             for bookie, below in limbo_below.items()
-            if bookie in bookies and self._waits(bookie, below)
+            if bookie in bookies and self._waits_for_close(bookie, below)
         }
         if not waiting_bookies and bookies_to_leave.isdisjoint(bookies):
             return False
@@ -539,7 +539,7 @@ class EnsembleMonitor:
         )
         return usable_count >= self._pending_adds.striping.ensemble_size
 
-    def _waits(self, bookie: str, below: int) -> bool:
+    def _waits_for_close(self, bookie: str, below: int) -> bool:
         """Whether a bookie lost data and can repair its part of this ledger only after the close.
 
         This is False until `BLOCK_LIFETIME_S` has passed. Only then all new ledgers have IDs above those

@@ -87,9 +87,9 @@ class LedgerInFlightBytes:
 
     __slots__ = ("_bytes", "_ended", "_is_waiting", "_may_send", "_on_capacity", "_total")
 
-    def __init__(self, total: InFlightBytes, on_room: Callable[[], None]) -> None:
+    def __init__(self, total: InFlightBytes, on_capacity: Callable[[], None]) -> None:
         self._total = total
-        self._on_capacity = on_room
+        self._on_capacity = on_capacity
         self._bytes = 0
         self._is_waiting = self._may_send = self._ended = False
 

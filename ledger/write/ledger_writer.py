@@ -169,7 +169,7 @@ class LedgerWriter:
         return WriterCallbacks(
             on_acked=self._on_progress,
             on_internal_error=self.on_internal_error,
-            on_lac_advanced=self._tell_confirmed,
+            on_lac_advanced=self._report_confirmed,
             throttled=lambda: self.throttled,
             wake_waiters=self._wake_waiters,
             arm_timer=self._arm_timer,
@@ -224,7 +224,7 @@ class LedgerWriter:
             return
         try:
             if self.lac != self._pending_adds.lac:
-                self._tell_confirmed()
+                self._report_confirmed()
             if self._pending_adds.notify_every_ack:
                 self._wake_waiters()
         except Exception as error:  # this is a callback of a connection that other ledgers share
@@ -240,7 +240,7 @@ class LedgerWriter:
             self._acked_event = None
         self._pending_adds.notify_every_ack = int(self._capacity_event is not None)
 
-    def _tell_confirmed(self) -> None:
+    def _report_confirmed(self) -> None:
         """Report the advanced LAC to the user, then to the bookies."""
         pending_adds = self._pending_adds
         lac = self.lac = pending_adds.lac

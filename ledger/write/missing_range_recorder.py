@@ -38,7 +38,7 @@ class MissingRangeRecorder:
             pending_adds.all_missing_ranges(None)
         )
 
-    def look(self, spawn: Callable[..., None]) -> None:
+    def store_if_changed(self, spawn: Callable[..., None]) -> None:
         """Start to store the missing entries if they changed. ``spawn`` starts the task."""
         missing_ranges = merge_ranges(self._pending_adds.all_missing_ranges(None))
         if missing_ranges and missing_ranges != self._recorded_ranges:

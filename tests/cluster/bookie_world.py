@@ -18,10 +18,13 @@ from distributedlog.cluster.repair.copier import Copier
 from distributedlog.cluster.repair.replication_worker import ReplicationWorker
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
-from distributedlog.ledger.model import missing_range as notes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import MissingRange
+from distributedlog.ledger.model.missing_range import (
+    MissingRange,
+    decode_missing_ranges,
+    encode_missing_ranges,
+)
 from distributedlog.ledger.placement.ensemble_placement import Candidate
 from distributedlog.ledger.placement.placement_policy import PlacementPolicy
 from distributedlog.metadata.model.transaction import KeyValue, Put, Transaction
@@ -150,7 +153,7 @@ class World:
         return LedgerMetadata.decode(found.key, found.value)
 
     async def note(self, *holes: MissingRange) -> KeyValue:
-        put = Put(keys.missing_ranges_key(LEDGER), notes.encode_missing_ranges(holes))
+        put = Put(keys.missing_ranges_key(LEDGER), encode_missing_ranges(holes))
         await self.metadata.transact(Transaction((), (put,)))
         found = await self.metadata.get(keys.missing_ranges_key(LEDGER))
         assert found is not None
@@ -158,7 +161,7 @@ class World:
 
     async def noted(self) -> tuple[MissingRange, ...]:
         found = await self.metadata.get(keys.missing_ranges_key(LEDGER))
-        return () if found is None else notes.decode_missing_ranges(found.value)
+        return () if found is None else decode_missing_ranges(found.value)
 
     async def held(self, bookie: str, last: int) -> list[bytes]:
         answer = await self.pool.clients[bookie].read(

@@ -20,10 +20,9 @@ from distributedlog.cluster.status.safe_to_stop import check_stop
 from distributedlog.console.suggested_command import command_for
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
-from distributedlog.ledger.model import missing_range as holes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import MissingRange
+from distributedlog.ledger.model.missing_range import MissingRange, encode_missing_ranges
 from distributedlog.metadata.model.interface import MemberStatus
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.metadata.protocol import client_messages as wire
@@ -107,7 +106,11 @@ class World(LocalMetadata):
         for n, bookie in enumerate(IDS):
             mine = conditions[n :: len(IDS)][:CONDITIONS_MAX]
             one = BookieRegistration(
-                bookie, {"": ("h", n)}, read_only=n == 2, conditions=mine, pulls=True
+                bookie,
+                {"": ("h", n)},
+                read_only=n == 2,
+                conditions=mine,
+                copies_assigned_ledgers=True,
             )
             self.registrations.append(one)
             await self.put(keys.cookie_key(bookie), pack({"label": f"b{n}", "incarnation": 1}))
@@ -123,7 +126,7 @@ class World(LocalMetadata):
         await leaving.request_decommission(self, IDS[1])
         await self.put(
             keys.missing_ranges_key(8),
-            holes.encode_missing_ranges([MissingRange(IDS[3], 0, 5), MissingRange(IDS[4], 0, 5)]),
+            encode_missing_ranges([MissingRange(IDS[3], 0, 5), MissingRange(IDS[4], 0, 5)]),
         )
         await hold_deletions(self, self._texts.of("restored from a save"))
 

@@ -27,9 +27,13 @@ from distributedlog.cluster.repair.pull_replication import ReplicaMove
 from distributedlog.cluster.status.damaged_records import ALL_RECORDS
 from distributedlog.ledger.model import ledger_ids as ids
 from distributedlog.ledger.model import ledger_keys as keys
-from distributedlog.ledger.model import missing_range as holes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import DeclaredLoss, Fragment, LedgerMetadata
+from distributedlog.ledger.model.missing_range import (
+    MissingRange,
+    decode_missing_ranges,
+    encode_missing_ranges,
+)
 from distributedlog.ledger.placement.placement_policy import PlacementPolicy
 from distributedlog.log.consumers.work_state import WorkItem, WorkItemStatus, WorkState
 from distributedlog.log.declarations.compression_codecs import CODEC_NAMES, LZ4, ZSTD
@@ -1192,12 +1196,8 @@ CODECS = [
     ),
     Codec(
         "a note of holes",
-        holes.decode_missing_ranges,
-        [
-            holes.encode_missing_ranges(
-                [holes.MissingRange("b1", 0, 5), holes.MissingRange("b2", 3, None)]
-            )
-        ],
+        decode_missing_ranges,
+        [encode_missing_ranges([MissingRange("b1", 0, 5), MissingRange("b2", 3, None)])],
         STORED,
         ("ledger/model/missing_range.py decode_missing_ranges",),
     ),

@@ -17,9 +17,8 @@ from distributedlog.console.node_connections import node_links
 from distributedlog.console.record_browser import PAYLOAD_SHOWN, RecordBrowser
 from distributedlog.console.work_state_poller import WorkStatePoller
 from distributedlog.ledger.model import ledger_keys as keys
-from distributedlog.ledger.model import missing_range as holes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
-from distributedlog.ledger.model.missing_range import MissingRange
+from distributedlog.ledger.model.missing_range import MissingRange, encode_missing_ranges
 from distributedlog.log.namespace import Namespace
 from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
@@ -47,9 +46,7 @@ async def _noted(
     metadata: MetadataClient, look: Callable[[], Awaitable[dict[str, Any]]], key: str, bookie: str
 ) -> dict[str, Any]:
     """What is seen while a hole is noted. It is of no ledger: who repairs takes it away, sooner or later."""
-    note = Put(
-        keys.missing_ranges_key(9), holes.encode_missing_ranges([MissingRange(bookie, 3, None)])
-    )
+    note = Put(keys.missing_ranges_key(9), encode_missing_ranges([MissingRange(bookie, 3, None)]))
     while True:
         await metadata.transact(Transaction((), (note,)))
         found = await look()

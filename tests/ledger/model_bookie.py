@@ -26,8 +26,7 @@ from distributedlog.ledger.ledger_client import LedgerClient
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_keys import ledger_key, missing_ranges_key
 from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
-from distributedlog.ledger.model.missing_range import MissingRange
-from distributedlog.ledger.model.missing_range import decode_missing_ranges as decode_holes
+from distributedlog.ledger.model.missing_range import MissingRange, decode_missing_ranges
 from distributedlog.ledger.placement.bookie_pool import BookiePool
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
 from distributedlog.metadata.model.transaction import Put, Transaction, TransactionReply
@@ -552,7 +551,7 @@ async def put_record(cluster: ModelCluster, record: LedgerMetadata, after_s: flo
 async def holes_of(cluster: ModelCluster, ledger_id: int) -> tuple[MissingRange, ...]:
     """What is noted that its bookies miss."""
     note = await cluster.store.get(missing_ranges_key(ledger_id))
-    return () if note is None else decode_holes(note.value)
+    return () if note is None else decode_missing_ranges(note.value)
 
 
 def add(writer: LedgerWriter, count: int, payload: bytes = b"x" * 10) -> int:

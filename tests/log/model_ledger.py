@@ -427,7 +427,7 @@ class ModelLedgers:
         await reader.look()
         return reader
 
-    async def follow(self, ledger_id: int) -> ModelReader:
+    async def open_tailing(self, ledger_id: int) -> ModelReader:
         return await self.open(ledger_id)
 
     async def recover(self, ledger_id: int) -> ModelClosed:

@@ -518,7 +518,7 @@ async def test_what_a_proxy_changes_or_leaves_out_is_not_given(
 
     def spoilt(self: TailFeed, *entry: Any) -> None:
         taken(self, *entry)
-        places = self.ring._places
+        places = self.ring._positions
         head, whole, next_id = self.ring._entries[-1]
         if places[-1][1] == 3:  # a bit is flipped
             self.ring._entries[-1] = (

@@ -7,8 +7,8 @@ from typing import Any
 from ...cluster.repair.copier import REQUEST_S, lacking_ranges, list_held_entries
 from ...cluster.repair.decommission import find_bookie
 from ...ledger.model import ledger_keys as keys
-from ...ledger.model import missing_range as holes
 from ...ledger.model.ledger_metadata import NO_ENTRY, LedgerMetadata
+from ...ledger.model.missing_range import decode_missing_ranges
 from ...ledger.placement.ensemble_placement import describe_violations
 from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import (
@@ -79,7 +79,7 @@ async def describe(logs: Any, ledger_id: int) -> dict[str, Any]:
         raise NoSuchLedger(f"ledger {ledger_id} does not exist")
     ledger = LedgerMetadata.decode(item.key, item.value)
     missing_item = await logs.metadata.get(keys.missing_ranges_key(ledger_id))
-    missing_ranges = () if missing_item is None else holes.decode_missing_ranges(missing_item.value)
+    missing_ranges = () if missing_item is None else decode_missing_ranges(missing_item.value)
     row = _ledger_row(ledger)
     return row | {
         "quorums": [ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum],

@@ -352,7 +352,7 @@ class SegmentEntryStore(LedgerFinder, Protocol):
         """
         ...
 
-    async def follow(self, ledger_id: int) -> SegmentEntryReader:
+    async def open_tailing(self, ledger_id: int) -> SegmentEntryReader:
         """Open a ledger as `open` does, for a reader that waits for new entries.
 
         The bookies are not asked for the LAC. The reader has the LAC that `SegmentEntryReader.wait` receives.

@@ -114,7 +114,7 @@ class NextSegment:
         record = await self._state_watch.segment(self._number)
         if record.start_sequence_id != UNKNOWN or record.epoch != self._previous.epoch:
             return  # the previous segment was closed just now, or another writer registered this one
-        self.ledger = ledger = await self._ledgers.follow(record.ledger_id)
+        self.ledger = ledger = await self._ledgers.open_tailing(record.ledger_id)
         first_entries: list[SegmentEntry] = []
 
         def look(entries: Sequence[SegmentEntry]) -> int:

@@ -1,8 +1,8 @@
 """The newest entries of a log as stored, for all its subscribers at a proxy (pure).
 
-The bytes of each ring, and of all rings of a process, are limited. A *place* is the (segment, entry) of the
-next entry for a subscriber, which may not exist yet. The ring contains everything visible from
-`EntryRing.begin` to `EntryRing.end`. It serves only subscribers whose place is in this range. Below it,
+The bytes of each ring, and of all rings of a process, are limited. A *position* is the (segment, entry) of
+the next entry for a subscriber, which may not exist yet. The ring contains everything visible from
+`EntryRing.begin` to `EntryRing.end`. It serves only subscribers whose position is in this range. Below it,
 entries are missing (H189).
 """
 
@@ -25,12 +25,12 @@ class RingSpan:
     """Entries of one segment that are sent together, as the body of an ENTRIES frame."""
 
     body: bytes
-    next_place: EntryPosition
-    """The place after these entries."""
+    next_position: EntryPosition
+    """The position after these entries."""
     next_sequence_id: int
     """The sequence ID of the next record."""
-    last_place: EntryPosition
-    """The place of the last one of these entries."""
+    last_position: EntryPosition
+    """The position of the last one of these entries."""
 
 
 class EntryRings:
@@ -43,7 +43,7 @@ class EntryRings:
         self._rings: dict[EntryRing, None] = {}
 
     def open(self, begin: EntryPosition) -> "EntryRing":
-        """Create an empty ring that begins at this place."""
+        """Create an empty ring that begins at this position."""
         ring = EntryRing(begin)
         self._rings[ring] = None
         return ring
@@ -71,9 +71,9 @@ class EntryRings:
             while self.total_bytes > self._bytes_max and len(other) > (other is ring):
                 self.total_bytes -= other.evict()
 
-    def drop_below(self, ring: "EntryRing", place: EntryPosition) -> None:
-        """Drop entries before this place, because they were truncated."""
-        self.total_bytes -= ring.drop_below(place)
+    def drop_below(self, ring: "EntryRing", position: EntryPosition) -> None:
+        """Drop entries before this position, because they were truncated."""
+        self.total_bytes -= ring.drop_below(position)
 
 
 class EntryRing:
@@ -81,24 +81,24 @@ class EntryRing:
 
     def __init__(self, begin: EntryPosition) -> None:
         self.begin = begin
-        """All entries from this place to `end` are in the ring."""
+        """All entries from this position to `end` are in the ring."""
         self.end = begin
-        """The place after the last entry."""
+        """The position after the last entry."""
         self.size_bytes = 0
-        self._places: list[EntryPosition] = []
+        self._positions: list[EntryPosition] = []
         self._entries: list[tuple[SegmentHead, bytes, int]] = []
         """Head, bytes, and the sequence ID after the entry."""
         self._first_index = 0
         """Earlier items of the lists are dropped."""
 
     def __len__(self) -> int:
-        return len(self._places) - self._first_index
+        return len(self._positions) - self._first_index
 
     def push(self, head: SegmentHead, entry: int, record: bytes, next_sequence_id: int) -> int:
         """Add the next entry and return its cost in bytes."""
-        place = (head.segment, entry)
-        assert place >= self.end, "entries are added in the order of the log, each once"
-        self._places.append(place)
+        position = (head.segment, entry)
+        assert position >= self.end, "entries are added in the order of the log, each once"
+        self._positions.append(position)
         self._entries.append((head, record, next_sequence_id))
         self.end = (head.segment, entry + 1)
         cost = len(record) + ENTRY_OVERHEAD_BYTES
@@ -108,37 +108,39 @@ class EntryRing:
     def evict(self) -> int:
         """Drop the oldest entry and return its cost in bytes."""
         first_index = self._first_index
-        segment, entry = self._places[first_index]
+        segment, entry = self._positions[first_index]
         self.begin = (segment, entry + 1)
         cost = len(self._entries[first_index][1]) + ENTRY_OVERHEAD_BYTES
         self.size_bytes -= cost
         self._entries[first_index] = _EVICTED
         self._first_index += 1
-        if self._first_index >= COMPACT_MIN_EVICTED and 2 * self._first_index >= len(self._places):
-            del self._places[: self._first_index], self._entries[: self._first_index]
+        if self._first_index >= COMPACT_MIN_EVICTED and 2 * self._first_index >= len(
+            self._positions
+        ):
+            del self._positions[: self._first_index], self._entries[: self._first_index]
             self._first_index = 0
         return cost
 
-    def drop_below(self, place: EntryPosition) -> int:
-        """Drop the entries before this place and return their cost in bytes.
+    def drop_below(self, position: EntryPosition) -> int:
+        """Drop the entries before this position and return their cost in bytes.
 
-        If ``place`` is after the last entry, the empty ring then begins and ends there.
+        If ``position`` is after the last entry, the empty ring then begins and ends there.
         """
         cost = 0
-        while len(self) and self._places[self._first_index] < place:
+        while len(self) and self._positions[self._first_index] < position:
             cost += self.evict()
-        self.begin = max(self.begin, place)
-        self.end = max(self.end, place)
+        self.begin = max(self.begin, position)
+        self.end = max(self.end, position)
         return cost
 
-    def next_span(self, place: EntryPosition, bytes_max: int) -> RingSpan | None:
-        """Return entries from this place, at least one and about ``bytes_max``; None if there are none yet.
+    def next_span(self, position: EntryPosition, bytes_max: int) -> RingSpan | None:
+        """Return entries from this position, at least one and about ``bytes_max``; None if there are none.
 
-        ``place`` must not be before `begin`.
+        ``position`` must not be before `begin`.
         """
-        assert place >= self.begin, "the place is in the ring"
-        index = bisect_left(self._places, place, self._first_index)
-        if index == len(self._places):
+        assert position >= self.begin, "the position is in the ring"
+        index = bisect_left(self._positions, position, self._first_index)
+        if index == len(self._positions):
             return None
         head = self._entries[index][0]
         parts, size = [head.encode()], HEAD_BYTES
@@ -151,24 +153,24 @@ class EntryRing:
                 break
             if size + len(self._entries[index][1]) > bytes_max:
                 break
-        segment, entry = last_place = self._places[index - 1]
-        return RingSpan(b"".join(parts), (segment, entry + 1), next_sequence_id, last_place)
+        segment, entry = last_position = self._positions[index - 1]
+        return RingSpan(b"".join(parts), (segment, entry + 1), next_sequence_id, last_position)
 
 
 _EVICTED = (SegmentHead(0, 0, 0, -1, 0, 0), b"", 0)
 
 
 class SubscriberCursor:
-    """The place and the credit of a subscriber.
+    """The position and the credit of a subscriber.
 
     Credit is counted as total bytes of ENTRIES and only grows.
     """
 
-    __slots__ = ("granted_bytes", "next_place", "next_sequence_id", "sent_bytes")
+    __slots__ = ("granted_bytes", "next_position", "next_sequence_id", "sent_bytes")
 
-    def __init__(self, next_place: EntryPosition, next_sequence_id: int, credit: int) -> None:
-        self.next_place = next_place
-        """The place of the next entry to send."""
+    def __init__(self, next_position: EntryPosition, next_sequence_id: int, credit: int) -> None:
+        self.next_position = next_position
+        """The position of the next entry to send."""
         self.next_sequence_id = next_sequence_id
         """The sequence ID of the next record; -1 until it is determined by a sent entry."""
         self.granted_bytes = credit
@@ -194,12 +196,12 @@ class SubscriberCursor:
         return was_blocked and self.credit > 0
 
     def on_sent(self, span: RingSpan) -> None:
-        """Advance past these entries, which are not before the current place.
+        """Advance past these entries, which are not before the current position.
 
         Nothing is sent twice (H189).
         """
-        assert span.last_place >= self.next_place, "an entry is sent once"
-        self.next_place = span.next_place
+        assert span.last_position >= self.next_position, "an entry is sent once"
+        self.next_position = span.next_position
         self.next_sequence_id = span.next_sequence_id
         self.sent_bytes += len(span.body)
 
@@ -208,7 +210,7 @@ class SubscriberCursor:
         if self.next_sequence_id < 0:
             self.next_sequence_id = next_sequence_id
 
-    def skip_to(self, place: EntryPosition) -> None:
-        """Advance to a later place, because there is nothing to send before it."""
-        assert place >= self.next_place
-        self.next_place = place
+    def skip_to(self, position: EntryPosition) -> None:
+        """Advance to a later position, because there is nothing to send before it."""
+        assert position >= self.next_position
+        self.next_position = position

@@ -59,19 +59,19 @@ class _OpenReader:
 
 @dataclass(eq=False, slots=True)
 class _CachedRange:
-    """The entries from one place, in frames. They may still be loading."""
+    """The entries from one position, in frames. They may still be loading."""
 
     loaded: trio.Event = field(default_factory=trio.Event)
     spans: dict[EntryPosition, RingSpan] = field(default_factory=dict)
-    """By their first place."""
-    next_place: EntryPosition = (0, 0)
+    """By their first position."""
+    next_position: EntryPosition = (0, 0)
     size: int = 0
     used_at: float = 0.0
     error: DistributedLogError | None = None
 
 
 class HistoryReads:
-    """Serves the subscribers whose place is below their log's ring, in turns."""
+    """Serves the subscribers whose position is below their log's ring, in turns."""
 
     def __init__(
         self, *, has_capacity: Callable[[Link], bool], to_blocked: Callable[[Subscriber], object]
@@ -83,12 +83,12 @@ class HistoryReads:
         self._waiting: FairQueue[TailFeed, Subscriber] = FairQueue(PARALLEL_READS)
         self._idle_tasks = trio.lowlevel.ParkingLot()
         self._ranges: dict[tuple[TailFeed, EntryPosition], _CachedRange] = {}
-        """By the first place of each of their frames."""
+        """By the first position of each of their frames."""
         self._cached: dict[_CachedRange, TailFeed] = {}
         """Loaded ranges, the least recently used first."""
         self._cached_bytes = 0
         self._open_readers: dict[tuple[TailFeed, EntryPosition], _OpenReader] = {}
-        """By the place after the last read entry, the one parked longest first."""
+        """By the position after the last read entry, the one parked longest first."""
 
     def add(self, subscriber: Subscriber) -> None:
         """Add a subscriber that is below the ring and may receive entries."""
@@ -128,12 +128,12 @@ class HistoryReads:
     async def _serve_one_range(self, subscriber: Subscriber) -> None:
         """Send one range to a subscriber, which then waits for its next turn."""
         feed, cursor = subscriber.feed, subscriber.cursor
-        if subscriber.is_over or cursor.next_place >= feed.ring.begin or cursor.credit <= 0:
+        if subscriber.is_over or cursor.next_position >= feed.ring.begin or cursor.credit <= 0:
             feed.attach(subscriber)
             return
         try:
-            feed.state_watch.check_position(*cursor.next_place)
-            cached_range = await self._get_range(feed, cursor.next_place)
+            feed.state_watch.check_position(*cursor.next_position)
+            cached_range = await self._get_range(feed, cursor.next_position)
         except (NoSuchLedger, NoSuchEntry, LogTruncated, LogDeleted) as error:
             await self._resolve_position(subscriber, error)
             return
@@ -141,10 +141,10 @@ class HistoryReads:
             subscriber.end(error)
             return
         while not subscriber.is_over:
-            span = cached_range.spans.get(cursor.next_place)
+            span = cached_range.spans.get(cursor.next_position)
             if span is None:
-                if cursor.next_place < cached_range.next_place:
-                    cursor.skip_to(cached_range.next_place)
+                if cursor.next_position < cached_range.next_position:
+                    cursor.skip_to(cached_range.next_position)
                 break
             if not self._has_capacity(subscriber.link):
                 self._to_blocked(subscriber)
@@ -161,7 +161,7 @@ class HistoryReads:
         """
         feed, cursor = subscriber.feed, subscriber.cursor
         sequence_id = None if cursor.next_sequence_id < 0 else cursor.next_sequence_id
-        held_position = feed.state_watch.held_position(DLSN(*cursor.next_place, 0), sequence_id)
+        held_position = feed.state_watch.held_position(DLSN(*cursor.next_position, 0), sequence_id)
         try:
             resolution = await feed.state_watch.resolve_position(held_position)
         except DistributedLogError as lookup_error:
@@ -171,7 +171,7 @@ class HistoryReads:
             subscriber.end(resolution.error(feed.name, held_position))
             return
         assert resolution.position is not None, "a continuation has a position"
-        if resolution.position[:2] > cursor.next_place:
+        if resolution.position[:2] > cursor.next_position:
             cursor.skip_to(resolution.position[:2])
         else:  # merged into another ledger, or a loss
             subscriber.failed_tries += 1
@@ -182,18 +182,18 @@ class HistoryReads:
 
     # --- ranges -----------------------------------------------------------------------------------
 
-    async def _get_range(self, feed: TailFeed, place: EntryPosition) -> _CachedRange:
-        """Return the range that starts at this place and ends at the ring at the latest.
+    async def _get_range(self, feed: TailFeed, position: EntryPosition) -> _CachedRange:
+        """Return the range that starts at this position and ends at the ring at the latest.
 
-        Subscribers at the same place share one read: the first one reads, the others wait for it. A failed
+        Subscribers at the same position share one read: the first one reads, the others wait for it. A failed
         read raises its error for all of them. The next subscriber reads again.
         """
-        key = (feed, place)
+        key = (feed, position)
         cached_range = self._ranges.get(key)
         if cached_range is None:
             cached_range = self._ranges[key] = _CachedRange()
             try:
-                await self._read_range(feed, place, cached_range)
+                await self._read_range(feed, position, cached_range)
             except DistributedLogError as error:
                 cached_range.error = error
                 raise
@@ -203,7 +203,7 @@ class HistoryReads:
                 # range without frames is not found again.
                 if (
                     self._ranges.get(key) is cached_range
-                ):  # otherwise another range with this place is or was cached
+                ):  # otherwise another range with this position is or was cached
                     del self._ranges[key]
                 self._cache(feed, cached_range)
         else:
@@ -218,8 +218,8 @@ class HistoryReads:
         """Cache a range for later subscribers, or mark it as used."""
         if cached_range not in self._cached:
             self._cached_bytes += cached_range.size
-            for place in cached_range.spans:
-                self._ranges[feed, place] = cached_range
+            for position in cached_range.spans:
+                self._ranges[feed, position] = cached_range
         self._cached.pop(cached_range, None)
         self._cached[cached_range] = feed
         cached_range.used_at = trio.current_time()
@@ -236,9 +236,9 @@ class HistoryReads:
                 break
             del self._cached[cached_range]
             self._cached_bytes -= cached_range.size
-            for place in cached_range.spans:
-                if self._ranges.get((feed, place)) is cached_range:
-                    del self._ranges[feed, place]
+            for position in cached_range.spans:
+                if self._ranges.get((feed, position)) is cached_range:
+                    del self._ranges[feed, position]
         for key, reader in list(self._open_readers.items()):
             if (
                 len(self._open_readers) <= OPEN_READERS_MAX
@@ -249,10 +249,10 @@ class HistoryReads:
             reader.ledger.close()
 
     async def _read_range(
-        self, feed: TailFeed, place: EntryPosition, cached_range: _CachedRange
+        self, feed: TailFeed, position: EntryPosition, cached_range: _CachedRange
     ) -> None:
-        number, entry = place
-        reader = self._open_readers.pop((feed, place), None)
+        number, entry = position
+        reader = self._open_readers.pop((feed, position), None)
         ledger = None if reader is None else reader.ledger
         try:
             record = await self._load_segment(feed, number, reader)
@@ -262,7 +262,7 @@ class HistoryReads:
             if entry > last:
                 if ledger is not None:
                     ledger.close()
-                cached_range.next_place = (number + 1, 0)
+                cached_range.next_position = (number + 1, 0)
                 return
             if ledger is None:
                 ledger = await open_segment(feed.context.ledgers, record)
@@ -274,15 +274,15 @@ class HistoryReads:
                 ledger.close()
             raise
         self.ranges_read += 1
-        cached_range.next_place = (number, entries[-1].entry + 1)
+        cached_range.next_position = (number, entries[-1].entry + 1)
         if record.closed and entries[-1].entry == record.last_entry:
-            cached_range.next_place = (number + 1, 0)
+            cached_range.next_position = (number + 1, 0)
             ledger.close()
         else:
             self._keep_reader(
-                feed, cached_range.next_place, _OpenReader(ledger, record, trio.current_time())
+                feed, cached_range.next_position, _OpenReader(ledger, record, trio.current_time())
             )
-        self._add_spans(cached_range, place, record, entries)
+        self._add_spans(cached_range, position, record, entries)
 
     async def _load_segment(
         self, feed: TailFeed, number: int, reader: _OpenReader | None
@@ -310,13 +310,13 @@ class HistoryReads:
     def _add_spans(
         self,
         cached_range: _CachedRange,
-        first_place: EntryPosition,
+        first_position: EntryPosition,
         record: SegmentRecord,
         entries: Sequence[SegmentEntry],
     ) -> None:
-        """Add the entries of a segment, from ``first_place``, as frames of at most `FRAME_BYTES`."""
+        """Add the entries of a segment, from ``first_position``, as frames of at most `FRAME_BYTES`."""
         head = SegmentHead.of(record)
-        number, span_begin, size = first_place[0], first_place, HEAD_BYTES
+        number, span_begin, size = first_position[0], first_position, HEAD_BYTES
         parts: list[Buffer] = [head.encode()]
         next_id = -1
         for entry in entries:
@@ -325,9 +325,9 @@ class HistoryReads:
             if header.is_control:
                 continue
             if len(parts) > 1 and size + len(entry.record) > FRAME_BYTES:
-                next_place, last_place = (number, entry.entry), (number, entry.entry - 1)
+                next_position, last_position = (number, entry.entry), (number, entry.entry - 1)
                 span_begin = self._add_span(
-                    cached_range, span_begin, parts, next_id, last_place, next_place
+                    cached_range, span_begin, parts, next_id, last_position, next_position
                 )
                 parts, size = [head.encode()], HEAD_BYTES
             parts.append(entry.record)
@@ -340,7 +340,7 @@ class HistoryReads:
                 parts,
                 next_id,
                 (number, entries[-1].entry),
-                cached_range.next_place,
+                cached_range.next_position,
             )
 
     def _add_span(
@@ -349,19 +349,19 @@ class HistoryReads:
         span_begin: EntryPosition,
         parts: list[Buffer],
         next_id: int,
-        last_place: EntryPosition,
-        next_place: EntryPosition,
+        last_position: EntryPosition,
+        next_position: EntryPosition,
     ) -> EntryPosition:
-        """Add a frame and return the place at which the next one begins."""
+        """Add a frame and return the position at which the next one begins."""
         body = b"".join(parts)
-        cached_range.spans[span_begin] = RingSpan(body, next_place, next_id, last_place)
+        cached_range.spans[span_begin] = RingSpan(body, next_position, next_id, last_position)
         cached_range.size += len(body)
-        return next_place
+        return next_position
 
-    def _keep_reader(self, feed: TailFeed, place: EntryPosition, reader: _OpenReader) -> None:
-        """Keep a segment open for the subscriber that continues at this place."""
-        previous = self._open_readers.pop((feed, place), None)
+    def _keep_reader(self, feed: TailFeed, position: EntryPosition, reader: _OpenReader) -> None:
+        """Keep a segment open for the subscriber that continues at this position."""
+        previous = self._open_readers.pop((feed, position), None)
         if previous is not None:
             previous.ledger.close()
-        self._open_readers[feed, place] = reader
+        self._open_readers[feed, position] = reader
         self.sweep()

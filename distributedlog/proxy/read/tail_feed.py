@@ -2,7 +2,7 @@
 
 The feed is a reader at the end of the log that keeps entries as stored. It never waits for a subscriber. A
 slower subscriber falls below the ring and is served by `history_reads.py` until it has caught up. A round
-sends one frame to each subscriber at the ring. Subscribers at the same place receive the same bytes.
+sends one frame to each subscriber at the ring. Subscribers at the same position receive the same bytes.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ class Subscriber:
         self.awaits_credit = False
         """Whether it waits for credit. It is then in no other queue."""
         self.failed_tries = 0
-        """How often the entry at its place was not found."""
+        """How often the entry at its position was not found."""
 
     def send(self, span: RingSpan) -> None:
         """Send these entries."""
@@ -192,7 +192,10 @@ class TailFeed:
     def admit(self, subscriber: Subscriber) -> None:
         """Add a subscriber."""
         self.subscribers += 1
-        if subscriber.cursor.next_sequence_id < 0 and subscriber.cursor.next_place == self.ring.end:
+        if (
+            subscriber.cursor.next_sequence_id < 0
+            and subscriber.cursor.next_position == self.ring.end
+        ):
             self._awaiting_sequence_id[subscriber] = None
         self.attach(subscriber)
 
@@ -202,7 +205,7 @@ class TailFeed:
             return
         if subscriber.cursor.credit <= 0:
             subscriber.awaits_credit = True
-        elif subscriber.cursor.next_place < self.ring.begin:
+        elif subscriber.cursor.next_position < self.ring.begin:
             self._scheduler.add_to_history(subscriber)
         else:
             self._ready[subscriber] = None
@@ -238,21 +241,21 @@ class TailFeed:
         return has_more
 
     def _new_span_cache(self) -> dict[EntryPosition, RingSpan | None]:
-        """Drop truncated entries from the ring (H188) and return an empty cache of frames by place."""
+        """Drop truncated entries from the ring (H188) and return an empty cache of frames by position."""
         self._rings.drop_below(self.ring, self.state_watch.state.truncated_to[:2])
         return {}
 
     def _serve(self, subscriber: Subscriber, spans: dict[EntryPosition, RingSpan | None]) -> bool:
         cursor, ring = subscriber.cursor, self.ring
-        place = cursor.next_place
-        if place < ring.begin:
+        position = cursor.next_position
+        if position < ring.begin:
             del self._ready[subscriber]
             self._scheduler.add_to_history(subscriber)
             return False
-        if place in spans:
-            span = spans[place]
+        if position in spans:
+            span = spans[position]
         else:
-            span = spans[place] = ring.next_span(place, FRAME_BYTES)
+            span = spans[position] = ring.next_span(position, FRAME_BYTES)
         if span is None:
             if self._queue.ended:
                 subscriber.end(self._queue.error)
@@ -266,7 +269,7 @@ class TailFeed:
             del self._ready[subscriber]
             subscriber.awaits_credit = True
             return False
-        return cursor.next_place < ring.end or self._queue.ended
+        return cursor.next_position < ring.end or self._queue.ended
 
     # --- from the fetcher -------------------------------------------------------------------------
 

@@ -350,7 +350,7 @@ class ClientSession:
         self._last_operation = 0
 
     @property
-    def is_authorized(self) -> bool:
+    def authorization_enabled(self) -> bool:
         """Whether authorization is enabled (the mode is not off)."""
         return self._authorizer.acl.mode != "open"
 
@@ -361,22 +361,22 @@ class ClientSession:
 
         With authorization off, clients have all rights.
         """
-        return not self.is_authorized or self._is_allowed(
+        return not self.authorization_enabled or self._is_allowed(
             self._authorizer.acl, needed_rights, path, name
         )
 
     def visible_paths(self, path: str) -> dict[str, int] | None:
         """Return the paths of a namespace below which the client may see names; None for all names."""
         authorizer = self._authorizer
-        if not self.is_authorized or authorizer.acl.mode != REQUIRED:
+        if not self.authorization_enabled or authorizer.acl.mode != REQUIRED:
             return None
         paths = authorizer.acl.paths(self.principal, path)
         if self._token is None or not self._token.token_scope:
             return paths
         restricted: dict[str, int] = {}
         granted = (
-            (path, subpath, with_proxy_rights(path_rights))
-            for subpath, path_rights in paths.items()
+            (path, granted_path, with_proxy_rights(path_rights))
+            for granted_path, path_rights in paths.items()
         )
         for _, subpath, path_rights in restrict_to_scope(granted, self._token.token_scope):
             restricted[subpath] = restricted.get(subpath, 0) | path_rights
@@ -414,7 +414,7 @@ class ClientSession:
             DistributedLogError: The metadata did not answer.
         """
         authorizer, action = self._authorizer, _action_text(needed_rights, path, shown_name or name)
-        if not self.is_authorized:
+        if not self.authorization_enabled:
             return
         if authorizer.acl.mode != REQUIRED:
             if not self.has_right(needed_rights, path, name):
@@ -464,7 +464,7 @@ class ClientSession:
         A log ID is not a secret and protects nothing. A client with a right on one log must not use or
         discover another log by its ID.
         """
-        if not self.is_authorized:
+        if not self.authorization_enabled:
             return
         log_id = incarnation_id(incarnation) if incarnation else -1
         for _ in range(2):  # the log may be renamed or deleted between the two queries
@@ -498,7 +498,7 @@ class ClientSession:
         """
         owner, slash, _ = name[1:].partition("/")
         if (
-            not (self.is_authorized and slash and name[0] == "~")
+            not (self.authorization_enabled and slash and name[0] == "~")
             or self.principal == f"{USER}/{owner}"
         ):
             return
@@ -520,7 +520,7 @@ class ClientSession:
         authorizer = self._authorizer
         is_narrowed = self._token is not None and self._token.token_scope
         cluster_rights = 0 if is_narrowed else authorizer.acl.cluster_rights(self.principal)
-        if self.is_authorized and not cluster_rights & OPERATOR:
+        if self.authorization_enabled and not cluster_rights & OPERATOR:
             error = authorizer.record_denial(
                 self.principal, authorizer.denial_error(self.principal, action, OPERATOR)
             )

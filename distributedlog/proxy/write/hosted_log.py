@@ -60,7 +60,7 @@ class HostedLog:
         self._nursery: trio.Nursery | None = None
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the writer accepts no more frames."""
         return self.is_releasing or self.writer.end_error is not None
 

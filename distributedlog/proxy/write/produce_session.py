@@ -190,7 +190,7 @@ class ProduceSession:
         hosted_log = self._log_manager.find_hosted(request.path, request.log)
         if (
             hosted_log is not None
-            and not self._client.is_authorized
+            and not self._client.authorization_enabled
             and not request.producer
             and request.incarnation in ("", hosted_log.incarnation)
         ):
@@ -238,7 +238,7 @@ class ProduceSession:
             opened = await _open_producer(hosted_log.writer, request)
         if scope.cancel_called:
             raise Moved(CLOSED_WHILE_OPENING)
-        if hosted_log.is_over:
+        if hosted_log.has_ended:
             raise Moved(f'log "{request.log}" is moving to another proxy')
         self._add_stream(ident, request, hosted_log, opened)
 

@@ -124,12 +124,12 @@ def _damage_is_absence(self: LedgerRecovery, *answer: Any, **damaged: Any) -> li
 
 def _start_anywhere(self: LedgerRecovery, slot: int, lac: int, known: bool) -> list[RecoveryAction]:
     """Trust the last fragment's bookies about the LAC, even if they have not received an entry yet."""
-    frozen = self._frozen_fragment
-    self._frozen_fragment = replace(frozen, first_entry=0)
+    starting_fragment = self._starting_fragment
+    self._starting_fragment = replace(starting_fragment, first_entry=0)
     try:
         return _on_fenced(self, slot, lac, known)
     finally:
-        self._frozen_fragment = frozen
+        self._starting_fragment = starting_fragment
 
 
 def _write_back_to_one(
@@ -150,9 +150,9 @@ def _commit_early(self: SimRecoverer, actions: list[RecoveryAction]) -> None:
     ):
         store.value = replace(store.value, ensembles=recovery.ensembles)
         recovery.metadata = store.value
-        recovery._frozen_fragment = store.value.last_fragment
+        recovery._starting_fragment = store.value.last_fragment
         for slot, source in enumerate(recovery._coverage.replicas):
-            source.bookie = recovery._frozen_fragment.bookies[slot]
+            source.bookie = recovery._starting_fragment.bookies[slot]
     _act(self, actions)
 
 

@@ -16,9 +16,8 @@ from distributedlog.cluster.coordination.reconcile_loop import (
 from distributedlog.cluster.repair.replication_worker import EVERY_S, REST_S_MAX, ReplicationWorker
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
-from distributedlog.ledger.model import missing_range as notes
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import MissingRange
+from distributedlog.ledger.model.missing_range import MissingRange, encode_missing_ranges
 from distributedlog.metadata.model.interface import RangePage
 from distributedlog.metadata.model.transaction import KeyValue, Put, Transaction
 from distributedlog.runtime.interfaces.errors import QuorumUnreachable
@@ -64,7 +63,7 @@ async def _noted(metadata: CountedMetadata, bookie: str) -> None:
         await metadata.transact(transactions.close_ops(ledger.close_by_writer(9, 100), 1, ()))
         await metadata.put(
             keys.missing_ranges_key(ledger_id),
-            notes.encode_missing_ranges((MissingRange(bookie, 0, None),)),
+            encode_missing_ranges((MissingRange(bookie, 0, None),)),
         )
     metadata.reads = 0
 

@@ -6,10 +6,9 @@ from distributedlog.cluster.repair import decommission as leaving
 from distributedlog.cluster.repair.decommission import Shortage
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
-from distributedlog.ledger.model import missing_range as holes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import MissingRange
+from distributedlog.ledger.model.missing_range import MissingRange, encode_missing_ranges
 from distributedlog.log.model.lock_record import LockRecord
 from distributedlog.log.model.log_keys import lock_key
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
@@ -77,9 +76,7 @@ async def test_shortages_are_what_is_noted_and_what_lies_on_bookies_that_are_awa
             (
                 Put(
                     keys.missing_ranges_key(7),
-                    holes.encode_missing_ranges(
-                        [MissingRange("b1", 3, None), MissingRange("b2", 0, 5)]
-                    ),
+                    encode_missing_ranges([MissingRange("b1", 3, None), MissingRange("b2", 0, 5)]),
                 ),
                 Put(keys.bookie_ledger_key("b1", 7), b""),
                 Put(keys.bookie_ledger_key("b2", 8), b""),

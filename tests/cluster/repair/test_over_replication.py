@@ -139,7 +139,7 @@ async def _others_in_limbo(w: World) -> None:
 
 
 async def _others_rotten(w: World) -> None:
-    said = BookieRegistration("b1", {"": ("127.0.0.1", 1)}, rot=(1, 0, 0))
+    said = BookieRegistration("b1", {"": ("127.0.0.1", 1)}, corruption_counts=(1, 0, 0))
     await _put(w, keys.bookie_key("b1"), said.encode())
 
 

@@ -4,10 +4,9 @@ import pytest
 
 from distributedlog.cluster.repair.auditor_election import ELECTION_KEY, AuditorElection
 from distributedlog.ledger.model import ledger_keys as keys
-from distributedlog.ledger.model import missing_range as notes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import Fragment
-from distributedlog.ledger.model.missing_range import MissingRange
+from distributedlog.ledger.model.missing_range import MissingRange, decode_missing_ranges
 from distributedlog.metadata.model.transaction import Put, Transaction
 from tests.metadata.local_metadata import LocalMetadata
 
@@ -87,7 +86,7 @@ async def test_what_is_down_stays_in_the_note_and_the_rest_is_done() -> None:
 
         left = await world.metadata.get(keys.missing_ranges_key(LEDGER))
         assert left is not None
-        assert [hole.bookie for hole in notes.decode_missing_ranges(left.value)] == ["b3"]
+        assert [hole.bookie for hole in decode_missing_ranges(left.value)] == ["b3"]
         assert len(await world.held("b2", 9)) == 10
         world.pool.clients["b3"] = away
         assert await world.repair.repair(left)
@@ -169,7 +168,7 @@ async def test_a_bookie_that_is_not_to_repair_keeps_nobody_who_is_from_it() -> N
     able = AuditorElection(metadata, "b2", lambda: leases[1])
 
     async def register(bookie: str, pulls: bool) -> None:
-        value = BookieRegistration(bookie, {"": ("h", 1)}, pulls=pulls).encode()
+        value = BookieRegistration(bookie, {"": ("h", 1)}, copies_assigned_ledgers=pulls).encode()
         await metadata.transact(Transaction((), (Put(keys.bookie_key(bookie), value),)))
 
     await register("b1", False)

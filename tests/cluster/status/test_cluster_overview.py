@@ -55,7 +55,9 @@ async def _quorum(
 ) -> Quorum:
     made = Quorum()
     for bookie in bookies:
-        there = BookieRegistration(bookie, {"": ("h", 1)}, conditions=conditions, pulls=pulls)
+        there = BookieRegistration(
+            bookie, {"": ("h", 1)}, conditions=conditions, copies_assigned_ledgers=pulls
+        )
         cookie = Put(
             keys.cookie_key(bookie), pack({"label": label or f"n{bookie}", "incarnation": 1})
         )
@@ -120,7 +122,12 @@ async def test_a_drained_bookie_does_not_make_the_cluster_unhealthy(running: boo
     quorum = await _quorum("b2", "b3", "b4")
     asked, broken = condition(Code.READ_ONLY_REQUESTED), condition(Code.DISK_READ_ERRORS)
     one = BookieRegistration(
-        "b1", {"": ("h", 1)}, read_only=True, ledgers=7, conditions=(asked, broken), pulls=True
+        "b1",
+        {"": ("h", 1)},
+        read_only=True,
+        ledgers=7,
+        conditions=(asked, broken),
+        copies_assigned_ledgers=True,
     )
     cookie = Put(keys.cookie_key("b1"), pack({"label": "nb1", "incarnation": 1}))
     put = [cookie, *([Put(keys.bookie_key("b1"), one.encode())] if running else [])]
@@ -200,7 +207,9 @@ async def test_health_follows_the_bookies_that_can_take_a_new_ledger(
     """A ledger can be created while one of three is read-only or leaves, and not while two are."""
     quorum = await _quorum("b1", "b2", "b3")
     for bookie in closed:
-        one = BookieRegistration(bookie, {"": ("h", 1)}, read_only=True, pulls=True)
+        one = BookieRegistration(
+            bookie, {"": ("h", 1)}, read_only=True, copies_assigned_ledgers=True
+        )
         await quorum.transact(Transaction((), (Put(keys.bookie_key(bookie), one.encode()),)))
         if leaves:
             await leaving.request_decommission(quorum, bookie)

@@ -13,10 +13,9 @@ from distributedlog.cluster.status.safe_to_stop import (
 )
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
-from distributedlog.ledger.model import missing_range as holes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import MissingRange
+from distributedlog.ledger.model.missing_range import MissingRange, encode_missing_ranges
 from distributedlog.metadata.model.interface import MemberRole, MemberStatus, Metadata, Scan
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.runtime.declarations.health_conditions import Code, HealthCondition, condition
@@ -116,9 +115,7 @@ async def test_no_bookie_may_be_stopped_if_no_ledger_could_be_created_then(world
 async def test_what_misses_a_copy_already_is_waited_for(world: World) -> None:
     await world.bookies(B4)
     await world.ledger(1, (B1, B2, B3))
-    await world.put(
-        keys.missing_ranges_key(1), holes.encode_missing_ranges([MissingRange(B3, 0, 5)])
-    )
+    await world.put(keys.missing_ranges_key(1), encode_missing_ranges([MissingRange(B3, 0, 5)]))
 
     assert (await world.ask("b1")).conditions == (
         condition(Code.STOP_ONE_COPY, ledger=1, copies=2, write_quorum=3),

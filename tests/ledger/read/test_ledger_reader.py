@@ -312,7 +312,7 @@ async def test_who_follows_a_ledger_hears_by_waiting_how_far_it_can_be_read(
     """Nobody is asked for the LAC, also of a ledger that no bookie has heard of yet; entries come as ever."""
     async with model_cluster(3) as cluster:
         client, writer = await numbered(cluster, 0)
-        reader = await client.follow(writer.ledger_id)
+        reader = await client.open_tailing(writer.ledger_id)
         assert (reader.lac, await reader.wait(-1, wait_s=0.5)) == (-1, -1)
         for payload in (b"a", b"b", b"c"):
             writer.add([payload], 1)

@@ -668,7 +668,7 @@ async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
         if where == "a count":
             writer._pending_adds._ack_quorum = None  # type: ignore[assignment]
         elif where == "an acknowledgement":
-            plant(writer, "_tell_confirmed", breaks)
+            plant(writer, "_report_confirmed", breaks)
         elif where == "a refusal":
             writer._ensemble_monitor._request_replacement = breaks  # type: ignore[method-assign]
             cluster["b1"].refuse_adds = BookieReadOnly("planted")

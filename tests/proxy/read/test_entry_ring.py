@@ -24,8 +24,8 @@ def head(segment: int) -> SegmentHead:
     return SegmentHead(segment, 100 * segment, 0, -1, 0, 0)
 
 
-def entry_at(place: EntryPosition) -> bytes:
-    return bytes(place) + bytes(BYTES - 2)
+def entry_at(position: EntryPosition) -> bytes:
+    return bytes(position) + bytes(BYTES - 2)
 
 
 def places_of(run: RingSpan) -> list[EntryPosition]:
@@ -66,7 +66,7 @@ def test_readers_meet_each_entry_once_over_rings_of_one_to_three(
     ring = rings.open((1, 0))
     heads = {segment: head(segment) for segment in ends}
     readers = [SubscriberCursor(every[start % len(every)], -1, credit) for start in starts]
-    first = [reader.next_place for reader in readers]
+    first = [reader.next_position for reader in readers]
     had: list[list[EntryPosition]] = [[] for _ in readers]
     granted = [credit] * len(readers)
     pushed = 0
@@ -76,14 +76,14 @@ def test_readers_meet_each_entry_once_over_rings_of_one_to_three(
         if reader.credit <= 0:
             granted[number] = max(granted[number], reader.sent_bytes) + credit
             assert reader.on_credit(granted[number])
-        if reader.next_place >= ring.begin:
-            run = ring.next_span(reader.next_place, frame)
+        if reader.next_position >= ring.begin:
+            run = ring.next_span(reader.next_position, frame)
             if run is None:
                 return False
             had[number] += places_of(run)
             reader.on_sent(run)
             return True
-        segment, entry = reader.next_place
+        segment, entry = reader.next_position
         if entry >= ends[segment]:
             reader.skip_to((segment + 1, 0))
         elif (segment, entry) in stored:
@@ -96,8 +96,8 @@ def test_readers_meet_each_entry_once_over_rings_of_one_to_three(
 
     for move in [*moves, *[0] * len(stored)]:
         if move < 4 and pushed < len(stored):
-            place = stored[pushed]
-            rings.push(ring, heads[place[0]], place[1], entry_at(place), pushed + 1)
+            position = stored[pushed]
+            rings.push(ring, heads[position[0]], position[1], entry_at(position), pushed + 1)
             pushed += 1
             assert len(ring) <= size
             assert (
@@ -111,7 +111,7 @@ def test_readers_meet_each_entry_once_over_rings_of_one_to_three(
 
     assert pushed == len(stored)
     for number, at in enumerate(first):
-        assert had[number] == [place for place in stored if place >= at]
+        assert had[number] == [position for position in stored if position >= at]
 
 
 def test_the_ring_unused_longest_gives_first_and_the_newest_entry_stays() -> None:
@@ -164,10 +164,10 @@ def test_a_ring_that_is_used_for_long_forgets_what_it_let_go() -> None:
         rings.push(ring, one, entry, bytes(10), entry + 1)
 
     assert len(ring) == 10
-    assert len(ring._places) < 3000
+    assert len(ring._positions) < 3000
     found = ring.next_span((1, 9_995), 1 << 20)
     assert found is not None
-    assert (found.next_place, found.next_sequence_id, found.last_place) == (
+    assert (found.next_position, found.next_sequence_id, found.last_position) == (
         (1, 10_000),
         10_000,
         (1, 9_999),
