@@ -40,7 +40,7 @@ class DiskSpaceFacts:
     """There is no space for another journal file."""
     checkpoint_failed: bool = False
     """The last checkpoint found no space on the index disk."""
-    asked: bool = False
+    requested_read_only: bool = False
     """An operator requested read-only, or the bookie is being decommissioned."""
     suspect: bool = False
     """The disk had repeated read errors."""
@@ -66,7 +66,7 @@ class BookieDiskSpace:
         """Normal adds are refused for lack of space. Work that frees space then runs at full speed."""
         self.index_is_behind = False
         """All adds are refused, because too many extents wait in memory for a checkpoint."""
-        self.asked = False
+        self.requested_read_only = False
         """Set by an operator. `read_only` then stays set regardless of free space."""
         self.suspect = False
         """Set until the next start after too many read errors of the device
@@ -91,7 +91,7 @@ class BookieDiskSpace:
             self._measure(),
             no_next_file=self.no_next_file,
             checkpoint_failed=self.checkpoint_failed,
-            asked=self.asked,
+            requested_read_only=self.requested_read_only,
             suspect=self.suspect,
         )
         conditions = read_only_conditions(facts)
@@ -145,7 +145,7 @@ def read_only_conditions(facts: DiskSpaceFacts) -> tuple[HealthCondition, ...]:
             condition(Code.INDEX_MEMORY_FULL, extents_max=_extents_in_memory_max(facts))
         )
     conditions += [condition(Code.RESERVE_MISSING, disk=role) for role in facts.reserves_missing]
-    if facts.asked:
+    if facts.requested_read_only:
         conditions.append(condition(Code.READ_ONLY_REQUESTED))
     if facts.suspect:
         conditions.append(condition(Code.DISK_READ_ERRORS))

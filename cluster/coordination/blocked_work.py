@@ -6,7 +6,7 @@ Otherwise, a bookie that is down for an hour while 10,000 ledgers lack entries c
 import trio
 
 from ...runtime.interfaces.log_lines import Logger
-from ..declarations.events import GOES_ON, WAITS
+from ..declarations.events import BLOCKED, UNBLOCKED
 
 AGAIN_S = 300.0
 """How often unchanged causes are logged again."""
@@ -52,7 +52,7 @@ class BlockedWorkLog:
             return
         self._reported_causes, self._reported_at = names, now
         if not causes:
-            GOES_ON.emit(self._log, "no %s any more", self._description, work=self._description)
+            UNBLOCKED.emit(self._log, "no %s any more", self._description, work=self._description)
             return
         most_frequent = sorted(causes.items(), key=lambda item: -item[1][0])
         parts = [
@@ -61,7 +61,7 @@ class BlockedWorkLog:
         omitted = len(parts) - CAUSES_MAX
         if omitted > 0:
             parts[CAUSES_MAX:] = [f"and {omitted} other causes"]
-        WAITS.emit(
+        BLOCKED.emit(
             self._log,
             "%d %s: %s",
             self.waiting_count,

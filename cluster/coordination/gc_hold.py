@@ -22,7 +22,7 @@ REASON_BYTES_MAX = 500
 
 
 class ElectionStatus(Protocol):
-    """Whether this process is elected for a kind of work, as `AuditorElection` reports it."""
+    """Whether this process is elected for a kind of work, as `RepairLeaderElection` reports it."""
 
     async def is_elected(self) -> bool:
         """Return whether this process is elected."""

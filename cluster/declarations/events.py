@@ -67,7 +67,7 @@ COPIED = EventDefinition(
     "Missing entries of a bookie were copied to it.",
     ("bookie", "ledger", "entries"),
 )
-WAITS = EventDefinition(
+BLOCKED = EventDefinition(
     "repair.waits",
     logging.WARNING,
     "Repair work of one kind is blocked. The event repeats every five minutes.",
@@ -75,7 +75,7 @@ WAITS = EventDefinition(
     "the causes state the requirement, such as an unavailable bookie or a bookie for "
     "further copies",
 )
-GOES_ON = EventDefinition(
+UNBLOCKED = EventDefinition(
     "repair.goes_on", logging.INFO, "No repair work of this kind is blocked any more.", ("work",)
 )
 LIMBO_HEALED = EventDefinition(
@@ -84,7 +84,7 @@ LIMBO_HEALED = EventDefinition(
     "A ledger is complete again on this bookie.",
     ("ledger", "entries"),
 )
-ROT_HEALED = EventDefinition(
+CORRUPTION_REPAIRED = EventDefinition(
     "rot.healed",
     logging.WARNING,
     "Corrupt entries were repaired from other replicas.",
@@ -99,7 +99,7 @@ AUDIT_FOUND = EventDefinition(
 )
 
 EVENTS = (
-    SERVES, DIED, OPENED, BOUND, LIMBO, LEASE_LOST, REPAIRER, LOST, DECOMMISSIONED, COPIED, WAITS, GOES_ON,
-    LIMBO_HEALED, ROT_HEALED, AUDIT_FOUND,
+    SERVES, DIED, OPENED, BOUND, LIMBO, LEASE_LOST, REPAIRER, LOST, DECOMMISSIONED, COPIED, BLOCKED,
+    UNBLOCKED, LIMBO_HEALED, CORRUPTION_REPAIRED, AUDIT_FOUND,
 )  # fmt: skip
 """In the order of docs/reference/events.md."""

@@ -248,15 +248,15 @@ class _NodeRunner:
         return await self.start_planned(nursery, plan, names)
 
     async def start_planned(
-        self, nursery: trio.Nursery, plan: ClusterPlan, apart: Sequence[str]
+        self, nursery: trio.Nursery, plan: ClusterPlan, separate: Sequence[str]
     ) -> LocalCluster:
-        """Start the nodes of a plan: those in ``apart`` in their own processes, the others in this run."""
+        """Start the nodes of a plan: those in ``separate`` in their own processes, the others in this run."""
         ready: dict[str, dict[str, Any]] = {}
-        if self._fork_server is None and len(apart) > 1:
+        if self._fork_server is None and len(separate) > 1:
             self._fork_server = self._started_fork_server = start_fork_server()
 
         async def start(node: PlannedNode) -> None:
-            if node.name in apart:
+            if node.name in separate:
                 spec = {
                     "run": "node",
                     "config": to_json(plan.config(node)),

@@ -51,7 +51,7 @@ from ..gc.segment_merger import Merge, SegmentMerger
 from ..gc.segment_purger import UNIT as PURGING
 from ..gc.segment_purger import SegmentPurger
 from ..gc.staged_ledger_collector import StagedLedgerCollector
-from ..repair.auditor_election import AuditorElection
+from ..repair.auditor_election import RepairLeaderElection
 from ..repair.ledger_deletion import LedgerDeletion
 from ..repair.repair_metrics import RepairParts
 from .node_lifecycle import (
@@ -391,7 +391,7 @@ def _start_maintenance(
     """
     host, config, endpoint = parts.host, parts.config, parts.endpoint
     metadata, failures = parts.metadata, parts.endpoint.failures
-    election = AuditorElection(
+    election = RepairLeaderElection(
         metadata, parts.bookie_id, lambda: registration.lease, repairs=config.repair
     )
     gated_election = GcHold(metadata, election)
@@ -514,11 +514,11 @@ async def watch_decommission(
 ) -> None:
     """Make the bookie accept no new entries while a decommission is requested."""
     key = keys.leaving_key(bookie_id)
-    was_requested = store.space.asked
+    was_requested = store.space.requested_read_only
 
     async def refresh() -> None:
         is_leaving = await metadata.get(key) is not None
-        store.space.asked = is_leaving or was_requested
+        store.space.requested_read_only = is_leaving or was_requested
 
     await reconcile_on_change(
         metadata,

@@ -19,7 +19,7 @@ from ...runtime.net.rpc import Endpoint
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.registration_lease import RegistrationLease
 from ..declarations.options import BookieNodeConfig
-from ..repair.auditor_election import AuditorElection
+from ..repair.auditor_election import RepairLeaderElection
 from ..repair.copier import Copier
 from ..repair.corruption_repair import CorruptionRepair
 from ..repair.ledger_audit import UNIT as AUDIT
@@ -66,7 +66,7 @@ async def repair_all(
         pool = make_pool(endpoint, metadata)
         await nursery.start(pool.run)
         copier = Copier(pool, bytes_per_s=config.repair_bytes_per_s)
-        election = AuditorElection(metadata, bookie_id, lambda: membership.lease)
+        election = RepairLeaderElection(metadata, bookie_id, lambda: membership.lease)
         replication_worker = ReplicationWorker(metadata, pool, election, copier, failures)
         nursery.start_soon(keep, "repair of missing entries", replication_worker.run)
         liveness = BookieLiveness(config.lost_after_s, config.urgent_after_s)

@@ -53,7 +53,7 @@ async def run_requested_scrubs(
     key = keys.scrub_key(bookie_id)
     done_at = inf  # when the present scrub was first found to be done
 
-    async def look() -> None:
+    async def check() -> None:
         nonlocal done_at
         request = await metadata.get(key)
         if request is None:
@@ -72,7 +72,7 @@ async def run_requested_scrubs(
     await reconcile_on_change(
         metadata,
         (key,),
-        look,
+        check,
         every_s=CHECK_EVERY_S,
         failures=failures,
         unit="the check for a scrub request",

@@ -19,7 +19,7 @@ ELECTION_KEY = b"repair/leader"
 log = get_logger("distributedlog.cluster.repair.replication_worker")
 
 
-class AuditorElection:
+class RepairLeaderElection:
     """Whether this bookie is the repair leader.
 
     The election only avoids duplicate work: all changes are guarded by compare-and-set. The leader also runs

@@ -29,7 +29,7 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.blocked_work import BlockedWorkLog
-from ..declarations.events import ROT_HEALED
+from ..declarations.events import CORRUPTION_REPAIRED
 from .copier import BookieConnections, Copier, EntryRange, ranges_to_hold
 from .replication_worker import EVERY_S
 
@@ -137,7 +137,7 @@ class CorruptionRepair:
         if repaired_entries:
             self._corruption.repaired_entries += repaired_entries
             text = "ledger %d: %d corrupt entries were repaired"
-            ROT_HEALED.emit(
+            CORRUPTION_REPAIRED.emit(
                 log, text, ledger_id, repaired_entries, ledger=ledger_id, entries=repaired_entries
             )
         if first_problem:

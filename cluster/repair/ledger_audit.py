@@ -26,7 +26,7 @@ from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.events import AUDIT_FOUND
-from .auditor_election import AuditorElection
+from .auditor_election import RepairLeaderElection
 from .copier import BookieConnections, lacking_ranges, list_end, list_held_entries
 from .replication_worker import PAGE
 
@@ -47,7 +47,7 @@ class LedgerAudit:
         self,
         metadata: Metadata,
         pool: BookieConnections,
-        election: AuditorElection,
+        election: RepairLeaderElection,
         *,
         every_s: float,
         failures: WorkFailures | None = None,

@@ -51,7 +51,7 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.blocked_work import BlockedWorkLog
 from ..declarations.events import DECOMMISSIONED, LOST
-from .auditor_election import AuditorElection
+from .auditor_election import RepairLeaderElection
 from .copier import BookieConnections, Copier, ranges_of_slot
 from .decommission import bookies_in_index, fewest_sound_copies, is_majority_away
 from .ledger_deletion import LedgerDeletion
@@ -205,7 +205,7 @@ class LostBookieRepair:
         self,
         metadata: Metadata,
         pool: BookieConnections,
-        election: AuditorElection,
+        election: RepairLeaderElection,
         copier: Copier,
         targets: RepairTargets,
         liveness: BookieLiveness,
@@ -352,7 +352,7 @@ class LostBookieRepair:
                     recorded_ranges[keys.ledger_id_of(item.key)] = decode_missing_ranges(item.value)
         remaining_ledgers, jobs = deque(bookies_of_ledger), []
 
-        async def look() -> None:
+        async def check() -> None:
             while remaining_ledgers:
                 ledger_id = remaining_ledgers.popleft()
                 bookies, missing_ranges = (
@@ -373,7 +373,7 @@ class LostBookieRepair:
                 if job is not None:
                     jobs.append(job)
 
-        await run_concurrently(CHECKS_AT_ONCE, look)
+        await run_concurrently(CHECKS_AT_ONCE, check)
         return deque(sorted(jobs))
 
     async def _make_job(
@@ -565,7 +565,7 @@ class LostBookieRepair:
                 policy=policy,
             ).get(slot)
 
-        def apart(bookie: str) -> tuple[int, int]:
+        def violations(bookie: str) -> tuple[int, int]:
             bookies = [kept_slots.get(n, bookie) for n in range(len(fragment.bookies))]
             return placement_violations(ledger.striping, bookies, labels, policy)
 
@@ -579,7 +579,7 @@ class LostBookieRepair:
         reused = chosen(
             [candidate for candidate in candidates if candidate.id in preferred_bookies]
         )
-        return reused if reused is not None and apart(reused) <= apart(best) else best
+        return reused if reused is not None and violations(reused) <= violations(best) else best
 
     async def _finish_decommission(self, bookie: str) -> None:
         """Delete the cookie of a drained, leaving bookie that does not run. Its ID is never used again."""

@@ -36,7 +36,7 @@ from ...runtime.interfaces.errors import (
     UnsupportedFormat,
 )
 from ..declarations.options import RATE_BYTES_PER_S
-from .auditor_election import AuditorElection
+from .auditor_election import RepairLeaderElection
 from .copier import BookieConnections, Copier, lacking_ranges, list_held_entries
 from .decommission import fewest_sound_copies, shortages, why_open
 from .lost_bookies import (
@@ -85,7 +85,7 @@ class ManualRepair:
         self._move_copies_apart = move_apart
         """Whether copies that share a failure domain are moved as well."""
         self.copier = Copier(pool, bytes_per_s=bytes_per_s)
-        never_elected = AuditorElection(
+        never_elected = RepairLeaderElection(
             metadata, "", lambda: 0
         )  # no code that is used here checks the election
         self._lost_bookie_repair = LostBookieRepair(
@@ -99,7 +99,7 @@ class ManualRepair:
         self._registered_bookies: set[str] = set()
         self.progress = RepairProgress()
 
-    async def look(self, *, force: bool = False) -> None:
+    async def load_bookies(self, *, force: bool = False) -> None:
         """Load the registered bookies.
 
         Args:
@@ -144,12 +144,12 @@ class ManualRepair:
     async def _order_by_urgency(self, ledgers: list[int]) -> deque[int]:
         remaining, urgencies = deque(ledgers), []
 
-        async def look() -> None:
+        async def check() -> None:
             while remaining:
                 ledger_id = remaining.popleft()
                 urgencies.append((await self._urgency(ledger_id), ledger_id))
 
-        await run_concurrently(CHECKS_AT_ONCE, look)
+        await run_concurrently(CHECKS_AT_ONCE, check)
         return deque(ledger_id for _, ledger_id in sorted(urgencies))
 
     async def _urgency(self, ledger_id: int) -> tuple[int, int]:

@@ -129,7 +129,7 @@ class OpenLedgerCloser:
                     remaining[ledger_id] = None
         log_ids: set[int] = set()
 
-        async def some() -> None:
+        async def check() -> None:
             while remaining:
                 ledger_id, _ = remaining.popitem()  # the newest first: those are open
                 log_id = None
@@ -142,7 +142,7 @@ class OpenLedgerCloser:
                 if log_id is not None:
                     log_ids.add(log_id)
 
-        await run_concurrently(TASKS, some)
+        await run_concurrently(TASKS, check)
         # A log must be listed at every check between two observations. Otherwise, its writer may have held
         # the lock.
         self._first_observations = {
@@ -170,7 +170,7 @@ class OpenLedgerCloser:
             self._first_observations.clear()
         remaining = deque(sorted(log_ids))
 
-        async def some() -> None:
+        async def check() -> None:
             while remaining:
                 log_id = remaining.popleft()
                 unit = f"closing what is open of log {log_id:016x}"
@@ -190,7 +190,7 @@ class OpenLedgerCloser:
 
         async with trio.open_nursery() as nursery:
             for _ in range(TASKS):
-                nursery.start_soon(some)
+                nursery.start_soon(check)
         self._blocked_work.end_pass()
 
     async def _observe_or_close(self, closer: OrphanCloser, log_id: int) -> None:

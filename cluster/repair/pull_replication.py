@@ -60,10 +60,10 @@ class ReplicaMove:
 
     leaving: str
     """The bookie to replace, in each fragment that lists it."""
-    kind: int
+    priority: int
     size_bytes: int
     """The urgency, as the priority and size of `RepairJob`."""
-    beat: int = 0
+    heartbeat: int = 0
     """The heartbeat counter, which increases while the target works on the move."""
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
@@ -73,9 +73,9 @@ class ReplicaMove:
             {
                 "format": FORMAT,
                 "leaving": self.leaving,
-                "kind": self.kind,
+                "kind": self.priority,
                 "size_bytes": self.size_bytes,
-                "beat": self.beat,
+                "beat": self.heartbeat,
             }
         )
 
@@ -89,6 +89,7 @@ class ReplicaMove:
         """
         values = decode_versioned(value, FORMAT, _MOVE, "a move of a ledger")
         del values["format"]
+        values["priority"], values["heartbeat"] = values.pop("kind"), values.pop("beat")
         return cls(**values)
 
 
@@ -229,7 +230,7 @@ class PullReplication:
         async for item in Scan(self._metadata, keys.moves_to_prefix(self._bookie_id)):
             try:
                 move = ReplicaMove.decode(item.value)
-                requested_moves.append((move.kind, move.size_bytes, item.key, move, item))
+                requested_moves.append((move.priority, move.size_bytes, item.key, move, item))
             except (CorruptData, UnsupportedFormat) as error:
                 self._blocked_work.record(type(error).__name__, f"{item.key!r}: {error}")
         requested_moves.sort(key=lambda entry: entry[:3], reverse=True)
@@ -284,11 +285,11 @@ class PullReplication:
 
     async def _send_heartbeats(self, move_key: "_MoveKey", move: ReplicaMove) -> None:
         """Increase the heartbeat of a move until cancelled, or until another process changed its key."""
-        heartbeat = move.beat
+        heartbeat = move.heartbeat
         while True:
             await trio.sleep(HEARTBEAT_S)
             heartbeat += 1
-            refreshed = ReplicaMove(move.leaving, move.kind, move.size_bytes, heartbeat)
+            refreshed = ReplicaMove(move.leaving, move.priority, move.size_bytes, heartbeat)
             async with move_key.lock:
                 try:
                     reply = await self._metadata.transact(

@@ -7,7 +7,7 @@ exported by `distributedlog/runtime/declarations/meters.py`.
 from dataclasses import dataclass
 
 from ...runtime.declarations.meters import Metric
-from .auditor_election import AuditorElection
+from .auditor_election import RepairLeaderElection
 from .copier import Copier
 from .ledger_audit import LedgerAudit
 from .limbo_repair import LimboRepair
@@ -123,7 +123,7 @@ METRICS = (
 class RepairParts:
     """The parts of one bookie that count repairs."""
 
-    election: AuditorElection
+    election: RepairLeaderElection
     copier: Copier
     replication_worker: ReplicationWorker
     lost_bookie_repair: LostBookieRepair

@@ -33,7 +33,7 @@ from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.blocked_work import BlockedWorkLog
 from ..coordination.reconcile_loop import reconcile_on_change
 from ..declarations.events import COPIED
-from .auditor_election import AuditorElection
+from .auditor_election import RepairLeaderElection
 from .copier import BookieConnections, Copier, ranges_to_hold
 
 EVERY_S = 5.0
@@ -66,7 +66,7 @@ class ReplicationWorker:
         self,
         metadata: Metadata,
         pool: BookieConnections,
-        election: AuditorElection,
+        election: RepairLeaderElection,
         copier: Copier,
         failures: WorkFailures | None = None,
     ) -> None:

@@ -40,17 +40,17 @@ class BookieNames:
             return bookie
         return label if self._counts[label] == 1 else f"{label} ({bookie[:ID_CHARS]})"
 
-    def in_words(self, text: str) -> str:
+    def with_names(self, text: str) -> str:
         """Return a sentence with names in place of IDs."""
         return replace_bookie_ids(text, self.name)
 
     @contextmanager
-    def in_errors(self) -> Iterator[None]:
+    def names_in_errors(self) -> Iterator[None]:
         """Replace the IDs in the text of an `InvalidRequest` that the block raises."""
         try:
             yield
         except InvalidRequest as error:
-            raise InvalidRequest(self.in_words(str(error))) from error
+            raise InvalidRequest(self.with_names(str(error))) from error
 
 
 async def bookie_names(metadata: Metadata) -> BookieNames:

@@ -226,7 +226,7 @@ async def _check_addresses(
     conditions: list[HealthCondition] = []
     limiter = trio.CapacityLimiter(DIALED_AT_ONCE)
 
-    async def look(node: BookieRegistration | ProxyRegistration, address: Address) -> None:
+    async def check(node: BookieRegistration | ProxyRegistration, address: Address) -> None:
         async with limiter:
             try:
                 hello = await identify_node(host, address, dial_s)
@@ -261,7 +261,7 @@ async def _check_addresses(
             for one in nodes:
                 address = one.address(listener)
                 if address is not None:
-                    nursery.start_soon(look, one, address)
+                    nursery.start_soon(check, one, address)
     return sorted(conditions, key=lambda one: (one.code, one.bookie, one.text("proxy")))
 
 

@@ -56,7 +56,7 @@ class StopCheck:
     """The number of checked ledgers of these bookies."""
 
     @property
-    def may(self) -> bool:
+    def is_safe(self) -> bool:
         """Whether the nodes can be stopped."""
         return not self.conditions
 

@@ -610,7 +610,7 @@ async def _offered(state: str, *, short: bool) -> tuple[dict[str, object], int]:
                 store.write_lac(adder.stream, 1)
             adders.append(adder)
         if state == "read-only":
-            store.space.asked = True
+            store.space.requested_read_only = True
         elif state == "no next file":
             store.space.set_next_file_missing(missing=True)
         elif state == "index behind":

@@ -13,7 +13,7 @@ from distributedlog.bookie.format.entry import encode, records
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
-from distributedlog.cluster.repair.auditor_election import AuditorElection
+from distributedlog.cluster.repair.auditor_election import RepairLeaderElection
 from distributedlog.cluster.repair.copier import Copier
 from distributedlog.cluster.repair.replication_worker import ReplicationWorker
 from distributedlog.ledger.model import ledger_keys as keys
@@ -64,7 +64,7 @@ class World:
         self.pool = Pool()
         self.stores: dict[str, BookieStore] = {}
         self.copier = Copier(self.pool)
-        self.election = AuditorElection(self.metadata, "r", lambda: 1)
+        self.election = RepairLeaderElection(self.metadata, "r", lambda: 1)
         self.repair = ReplicationWorker(self.metadata, self.pool, self.election, self.copier)
 
     async def start_bookie(self, name: str) -> None:

@@ -24,7 +24,7 @@ from distributedlog import local_cluster, open_namespace
 from distributedlog.bookie.client.bookie_client import AddStream, BookieClient
 from distributedlog.bookie.format.entry import encode
 from distributedlog.cluster.repair import ledger_audit as audit
-from distributedlog.cluster.repair.auditor_election import AuditorElection
+from distributedlog.cluster.repair.auditor_election import RepairLeaderElection
 from distributedlog.cluster.repair.ledger_audit import LedgerAudit
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.ledger_metadata import LedgerMetadata, LedgerState
@@ -40,7 +40,7 @@ LACKS = 100
 """One in so many ledgers to be audited lacks its last entry on one bookie."""
 
 
-class Always(AuditorElection):
+class Always(RepairLeaderElection):
     """Who asks is the one that repairs: the bookies' own turn is an hour away."""
 
     async def is_elected(self) -> bool:

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.repair.auditor_election import AuditorElection
+from distributedlog.cluster.repair.auditor_election import RepairLeaderElection
 from distributedlog.cluster.repair.decommission import fewest_sound_copies, request_decommission
 from distributedlog.cluster.repair.lost_bookies import (
     OBSERVATION_GAP_S_MAX,
@@ -102,7 +102,7 @@ async def test_the_delay_begins_anew_after_a_moment_in_which_nobody_could_know(
     """H19: a look that failed, or another repairer's, is as good as the bookie's return."""
     world = World(None)  # type: ignore[arg-type]
     lease = await world.metadata.grant_lease(10**7)
-    world.election = AuditorElection(world.metadata, "r", lambda: lease)
+    world.election = RepairLeaderElection(world.metadata, "r", lambda: lease)
     for bookie in MEMBERS:
         await world.register(bookie)
         world.pool.clients[bookie] = object()  # type: ignore[assignment]

@@ -141,7 +141,7 @@ async def decisions(texts: Texts) -> dict[str, Any]:
     for name in ("m1", "m5", *IDS[1:], "b1 b2"):
         named = [IDS[1], IDS[2]] if name == "b1 b2" else [name]
         found = await check_stop(world, world.rows, named)
-        stops[name] = (found.may, [(one.code, _integers(one)) for one in found.conditions])
+        stops[name] = (found.is_safe, [(one.code, _integers(one)) for one in found.conditions])
     return {
         "health": (status["health"], status["healthy"]),
         "conditions": [(one.code, one.severity, _integers(one)) for one in conditions],

@@ -491,7 +491,7 @@ async def test_a_reader_that_was_open_before_all_its_bookies_were_replaced_reads
 
         for bookie in old:
             await cluster.stop(bookie)
-            await now.look()
+            await now.load_bookies()
             assert (await now.work([writer.ledger_id])).left == {}
 
         assert not {*old} & {*(await record_of(cluster, writer)).bookies()}

@@ -47,18 +47,18 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
     if settings.json:
         emit(
             {
-                "can_stop": stop_check.may,
+                "can_stop": stop_check.is_safe,
                 "nodes": list(stop_check.nodes),
                 "conditions": as_json(stop_check.conditions),
                 "reasons": texts_of(stop_check.conditions),
                 "ledgers": stop_check.ledgers,
             }
         )
-    elif stop_check.may:
+    elif stop_check.is_safe:
         print(f"yes: {plural(stop_check.ledgers, 'ledger')} checked")
     else:
         print("no")
         for text in texts_of(stop_check.conditions):
-            print(f"  - {visible(names.in_words(text))}")
-    if not stop_check.may:
+            print(f"  - {visible(names.with_names(text))}")
+    if not stop_check.is_safe:
         raise ExitWithCode(NO)

@@ -139,7 +139,7 @@ def _watch(settings: Settings, every_s: float) -> None:
                             [
                                 f"{time_text} {health_text}",
                                 *map(
-                                    _bookie_names(cluster_status).in_words,
+                                    _bookie_names(cluster_status).with_names,
                                     cluster_status["reasons"],
                                 ),
                             ]
@@ -195,7 +195,7 @@ def show(cluster_status: dict[str, Any]) -> None:
     )
     for condition in cluster_status["conditions"]:
         prose(
-            f"  - {_code_text(condition['severity'])}: {names.in_words(condition['text'])}",
+            f"  - {_code_text(condition['severity'])}: {names.with_names(condition['text'])}",
             indent=CONTINUATION_INDENT,
         )
     print()

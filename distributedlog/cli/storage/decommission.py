@@ -110,7 +110,7 @@ async def _wait_drained(
         if state.drained or trio.current_time() + POLL_S >= deadline:
             return state
         lines = [
-            f"ledger {waiting_ledger.ledger}: {names.in_words(waiting_ledger.why)}"
+            f"ledger {waiting_ledger.ledger}: {names.with_names(waiting_ledger.why)}"
             for waiting_ledger in state.waiting
         ]
         if state.ledgers != ledgers_left or lines != shown_lines:
@@ -139,5 +139,5 @@ def _print_progress(settings: Settings, names: Any, result: dict[str, Any], canc
         print(f"bookie {bookie_name} is draining: {name_it} it")
         for waiting_ledger in result["waiting"]:
             print(
-                f"ledger {waiting_ledger['ledger']}: {visible(names.in_words(waiting_ledger['why']))}"
+                f"ledger {waiting_ledger['ledger']}: {visible(names.with_names(waiting_ledger['why']))}"
             )

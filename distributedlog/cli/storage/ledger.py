@@ -125,13 +125,13 @@ def show(settings: Settings, ledger: int) -> None:
                 ensemble["lac"],
                 ensemble["lists"],
                 ensemble["last"],
-                names.in_words(ensemble["says"]),
+                names.with_names(ensemble["says"]),
             ]
             for ensemble in description["bookies"]
         ],
     )
     for ensemble in description["together"]:
-        print(f"placement: {visible(names.in_words(ensemble))}")
+        print(f"placement: {visible(names.with_names(ensemble))}")
     for ensemble in description["lost"]:
         declared_by, why = visible(ensemble["by"]), visible(ensemble["why"])
         print(f"declared lost: {ensemble['first']} to {ensemble['last']}, by {declared_by}: {why}")
@@ -275,7 +275,7 @@ def accept_loss(
             reason[:LOSS_WHY_CHARS_MAX],
         )
         pool = logs.ledgers.pool
-        with (await bookie_names(logs.metadata)).in_errors():
+        with (await bookie_names(logs.metadata)).names_in_errors():
             if end is not None:
                 return await giving_up.force_close(
                     logs.metadata,
@@ -368,7 +368,7 @@ def audit(settings: Settings) -> None:
     else:
         table(
             ("ledger", "what"),
-            [[mismatch.ledger, names.in_words(mismatch.what)] for mismatch in mismatches],
+            [[mismatch.ledger, names.with_names(mismatch.what)] for mismatch in mismatches],
         )
         print(
             f"{plural(references.ledgers, 'ledger')}, {plural(references.segments, 'segment')},"

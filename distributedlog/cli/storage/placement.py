@@ -121,4 +121,4 @@ def _print_placement(
             f"{'all' if check else 'newest'} ledgers: {len(violations) or 'none'} with placement violations"
         )
         for ledger, why in violations[:SHOWN_LEDGERS_MAX]:
-            print(f"ledger {ledger}: {visible(names.in_words(why))}")
+            print(f"ledger {ledger}: {visible(names.with_names(why))}")

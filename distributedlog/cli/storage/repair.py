@@ -188,9 +188,9 @@ async def _run_passes(
 
     progress_before, complete_count = (len(ledger_ids), 0), 0
     while True:
-        with names.in_errors():
+        with names.names_in_errors():
             await await_answer(
-                settings, "listing the bookies", lambda: repairer.look(force=is_forced)
+                settings, "listing the bookies", lambda: repairer.load_bookies(force=is_forced)
             )
         progress = await repairer.work(ledger_ids)
         complete_count += progress.full
@@ -228,7 +228,7 @@ def _print_result(settings: Settings, names: Any, result: dict[str, Any]) -> Non
             f" copied {size(result['copied_bytes'])} in {result['seconds']:.1f} s"
         )
         for incomplete in result["left"][:SHOWN_LEDGERS_MAX]:
-            print(f"ledger {incomplete['ledger']}: {visible(names.in_words(incomplete['why']))}")
+            print(f"ledger {incomplete['ledger']}: {visible(names.with_names(incomplete['why']))}")
 
 
 async def _ledgers_of_log(logs: Any, name: str) -> list[int]:

@@ -24,7 +24,7 @@ WELL = DiskSpaceFacts(
     checkpoint_failed=False,
     runs_in_memory=16 * 50_000,
     checkpoint_runs=50_000,
-    asked=False,
+    requested_read_only=False,
 )
 BAD: dict[str, dict[str, object]] = {
     "journal_disk_low": {"journal_free_bytes": 1024 * MIB - 1},
@@ -33,7 +33,7 @@ BAD: dict[str, dict[str, object]] = {
     "checkpoint_no_space": {"checkpoint_failed": True},
     "index_memory_full": {"runs_in_memory": 16 * 50_000 + 1},
     "reserve_missing": {"reserves_missing": ("journal",)},
-    "read_only_requested": {"asked": True},
+    "read_only_requested": {"requested_read_only": True},
 }
 
 

@@ -533,7 +533,7 @@ async def test_a_move_rests_for_so_long_and_no_longer(
             assert 300.0 <= trio.current_time() - began_at < 400.0
         await interleaved(store, (12, 13), 60)
         await delete(store, 13)
-        store.space.asked = True
+        store.space.requested_read_only = True
         store.space.check()
         began_at = trio.current_time()
         assert await store.compactor.compact_once()

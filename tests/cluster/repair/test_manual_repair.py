@@ -24,7 +24,7 @@ async def _dies(w: World, bookie: str) -> None:
 
 async def _now(w: World) -> ManualRepair:
     now = ManualRepair(w.metadata, w.pool, w.candidates, random.Random(1).random)
-    await now.look()
+    await now.load_bookies()
     return now
 
 
@@ -140,8 +140,8 @@ async def test_while_most_bookies_are_away_nothing_is_stored_elsewhere_by_mistak
         await _dies(w, "b3")
 
         with pytest.raises(ConfirmationRequired, match="2 of 3 bookies are away"):
-            await now.look()
-        await now.look(force=True)
+            await now.load_bookies()
+        await now.load_bookies(force=True)
 
 
 async def test_copies_that_stand_together_are_moved_where_that_puts_them_apart() -> None:
@@ -170,7 +170,7 @@ async def test_copies_that_stand_together_are_moved_where_that_puts_them_apart()
                 labels=lambda one: labels[one],
                 move_apart=apart,
             )
-            await now.look()
+            await now.load_bookies()
             assert (await now.work([LEDGER])).left == {}
             after = (await w.record()).bookies()
             assert len({hosts[one] for one in after}) == hosts_after

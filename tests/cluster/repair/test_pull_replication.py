@@ -254,14 +254,14 @@ async def test_a_target_is_asked_for_so_many_at_a_time_the_most_urgent_first(
         ledger = LedgerMetadata(number, 3, 3, 2, (Fragment(0, BOOKIES, 0),), bytes(16))
         await _put(w, Put(keys.ledger_key(number), ledger.encode()))
         assert await out.hand_over(ledger, 1, "b4", ReplicaMove("b3", kind, size))
-    assert [ReplicaMove.decode(item.value).kind for item in await _moves(w)] == [0, 2]
+    assert [ReplicaMove.decode(item.value).priority for item in await _moves(w)] == [0, 2]
     assert out.pending_moves == {(0, "b3"), (1, "b3")}
 
     seen: list[int] = []
     pulling = PullReplication(w.metadata, w.pool, w.copier, "b4")
 
     async def pull(item: KeyValue, move: ReplicaMove) -> bool:
-        seen.append(move.kind)
+        seen.append(move.priority)
         return True
 
     pulling.pull_ledger = pull  # type: ignore[method-assign]

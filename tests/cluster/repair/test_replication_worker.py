@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributedlog.cluster.repair.auditor_election import ELECTION_KEY, AuditorElection
+from distributedlog.cluster.repair.auditor_election import ELECTION_KEY, RepairLeaderElection
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import Fragment
@@ -144,8 +144,8 @@ async def test_one_bookie_is_elected_and_another_follows_when_its_lease_ends(
     caplog.set_level("INFO", logger="distributedlog.cluster.repair.replication_worker")
     metadata = LocalMetadata()
     leases = [await metadata.grant_lease(6000), await metadata.grant_lease(6000)]
-    one = AuditorElection(metadata, "b1", lambda: leases[0])
-    two = AuditorElection(metadata, "b2", lambda: leases[1])
+    one = RepairLeaderElection(metadata, "b1", lambda: leases[0])
+    two = RepairLeaderElection(metadata, "b2", lambda: leases[1])
 
     assert await one.is_elected()
     assert not await two.is_elected()
@@ -164,8 +164,8 @@ async def test_a_bookie_that_is_not_to_repair_keeps_nobody_who_is_from_it() -> N
     """It does what else falls to the elected one, and held the election for as long as it lived."""
     metadata = LocalMetadata()
     leases = [await metadata.grant_lease(6000), await metadata.grant_lease(6000)]
-    idle = AuditorElection(metadata, "b1", lambda: leases[0], repairs=False)
-    able = AuditorElection(metadata, "b2", lambda: leases[1])
+    idle = RepairLeaderElection(metadata, "b1", lambda: leases[0], repairs=False)
+    able = RepairLeaderElection(metadata, "b2", lambda: leases[1])
 
     async def register(bookie: str, pulls: bool) -> None:
         value = BookieRegistration(bookie, {"": ("h", 1)}, copies_assigned_ledgers=pulls).encode()
@@ -230,7 +230,7 @@ async def test_a_key_without_a_lease_is_nobodys_election() -> None:
     lease = await metadata.grant_lease(5000)
     await metadata.transact(Transaction((), (Put(ELECTION_KEY, b"evil"),)))
 
-    assert await AuditorElection(metadata, "b1", lambda: lease).is_elected()
+    assert await RepairLeaderElection(metadata, "b1", lambda: lease).is_elected()
 
     held = await metadata.get(ELECTION_KEY)
     assert held is not None

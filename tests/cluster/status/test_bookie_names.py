@@ -29,17 +29,17 @@ def test_of_two_with_one_name_it_is_said_which() -> None:
 
 
 def test_a_sentence_has_names_instead_of_ids() -> None:
-    assert NAMES.in_words(f"it lies on {ONE}, {NOBODY}") == f"it lies on b1, {NOBODY}"
-    assert NAMES.in_words(f"bookie b1 ({ONE}) is down") == "bookie b1 is down"
-    assert NAMES.in_words(f"bookie b2 ({OLD}) is down") == "bookie b2 (33333333) is down"
-    assert NAMES.in_words(f"({ONE}) has it") == "(b1) has it"
-    assert NAMES.in_words(f"{ONE}{TWO} is no id") == f"{ONE}{TWO} is no id"
+    assert NAMES.with_names(f"it lies on {ONE}, {NOBODY}") == f"it lies on b1, {NOBODY}"
+    assert NAMES.with_names(f"bookie b1 ({ONE}) is down") == "bookie b1 is down"
+    assert NAMES.with_names(f"bookie b2 ({OLD}) is down") == "bookie b2 (33333333) is down"
+    assert NAMES.with_names(f"({ONE}) has it") == "(b1) has it"
+    assert NAMES.with_names(f"{ONE}{TWO} is no id") == f"{ONE}{TWO} is no id"
 
 
 def test_what_is_refused_names_them_too() -> None:
     with (
         pytest.raises(InvalidRequest, match=r"^bookie b1 has entries from 3 on$"),
-        NAMES.in_errors(),
+        NAMES.names_in_errors(),
     ):
         raise InvalidRequest(f"bookie {ONE} has entries from 3 on")
 

@@ -89,10 +89,10 @@ async def test_one_of_three_bookies_may_be_stopped_and_two_may_not(world: World)
     await world.ledger(2, (B1, B2, B3), closed=False)
 
     one = await world.ask("b1")
-    assert (one.may, one.nodes, one.ledgers) == (True, (B1,), 2)
+    assert (one.is_safe, one.nodes, one.ledgers) == (True, (B1,), 2)
 
     two = await world.ask("b1", B2)
-    assert not two.may
+    assert not two.is_safe
     assert codes_of(two.conditions) == [
         Code.STOP_NO_NEW_LEDGERS,
         Code.STOP_ONE_COPY,
@@ -105,11 +105,11 @@ async def test_one_of_three_bookies_may_be_stopped_and_two_may_not(world: World)
 
 
 async def test_no_bookie_may_be_stopped_if_no_ledger_could_be_created_then(world: World) -> None:
-    assert (await world.ask("b1")).may
+    assert (await world.ask("b1")).is_safe
     await world.registered(B2, read_only=True)
 
     assert codes_of((await world.ask("b1")).conditions) == [Code.STOP_NO_NEW_LEDGERS]
-    assert (await world.ask("b2")).may  # it takes none now either
+    assert (await world.ask("b2")).is_safe  # it takes none now either
 
 
 async def test_what_misses_a_copy_already_is_waited_for(world: World) -> None:
@@ -120,15 +120,15 @@ async def test_what_misses_a_copy_already_is_waited_for(world: World) -> None:
     assert (await world.ask("b1")).conditions == (
         condition(Code.STOP_ONE_COPY, ledger=1, copies=2, write_quorum=3),
     )
-    assert (await world.ask("b3")).may  # it has none of those
-    assert (await world.ask("b4")).may
+    assert (await world.ask("b3")).is_safe  # it has none of those
+    assert (await world.ask("b4")).is_safe
 
 
 async def test_a_bookie_that_is_down_is_no_copy(world: World) -> None:
     await world.bookies(B4)
     await world.ledger(1, (B1, B2, B3))
     await world.ledger(2, (B1, B2), quorums=(2, 2))
-    assert (await world.ask("b1")).may
+    assert (await world.ask("b1")).is_safe
     await world.down(B2)
 
     found = await world.ask("b1")
@@ -147,10 +147,10 @@ async def test_a_bookie_in_limbo_is_no_copy_and_is_named(world: World) -> None:
     found = await world.ask("b1")
     assert codes_of(found.conditions) == [Code.STOP_NO_RECOVERY, Code.STOP_COPIES_UNCERTAIN]
     assert found.conditions[1].bookie == B3
-    assert (await world.ask("b4")).may  # nothing depends on that
+    assert (await world.ask("b4")).is_safe  # nothing depends on that
 
     await world.registered(B3, condition(Code.LIMBO_ENDED, cause="a file was gone"))
-    assert (await world.ask("b1")).may  # a copy again, though it is still reported
+    assert (await world.ask("b1")).is_safe  # a copy again, though it is still reported
 
 
 @pytest.mark.parametrize("text", ["healed: ledgers were in limbo", "its certificate ends", "?"])
@@ -184,9 +184,9 @@ async def test_a_writer_without_enough_acknowledgements(world: World) -> None:
     assert (found.code, found.integer("acks")) == (Code.STOP_NO_ACKS, 2)
 
     await world.bookies(B4)  # who takes the place
-    assert (await world.ask("b1")).may
+    assert (await world.ask("b1")).is_safe
     await world.registered(B4, read_only=True)
-    assert not (await world.ask("b1")).may
+    assert not (await world.ask("b1")).is_safe
 
 
 async def test_an_earlier_fragment_of_an_open_ledger_counts_too(world: World) -> None:
@@ -210,7 +210,7 @@ async def test_a_majority_of_the_voters_is_left(
     ]
     found = await world.ask(stopped)
 
-    assert found.may == may
+    assert found.is_safe == may
     few = condition(Code.STOP_NO_MAJORITY, answering=1, voters=3, names="m3", needed=2)
     assert found.conditions == (() if may else (few,))
 
@@ -223,9 +223,9 @@ async def test_damaged_voters_empty_ones_and_learners_are_no_voters_that_answer(
     roles = {"m1": "follower", "m2": role, "m3": "leader", "m4": "learner"}
     world.members = [MemberStatus(name, "", role, 1, 1, True) for name, role in roles.items()]
 
-    assert not (await world.ask("m1")).may
-    assert (await world.ask("m4")).may
-    assert (await world.ask("m2")).may
+    assert not (await world.ask("m1")).is_safe
+    assert (await world.ask("m4")).is_safe
+    assert (await world.ask("m2")).is_safe
 
 
 async def test_what_cannot_be_read_is_no_yes(world: World) -> None:
