@@ -33,7 +33,7 @@ Clients:
 
     clients/client_processes.py    Start, kill, pause and end the client processes.
     clients/client_main.py         The main program of a client process.
-    clients/client_context.py      The settings of a client process, and its notebook of observations.
+    clients/client_context.py      The settings of a client process, and its writer of observations.
     clients/writers.py             Clients that write.
     clients/readers.py             Clients that read, truncate and use registers.
     clients/gateway_clients.py     Clients of the HTTP gateways, which repeat each request until it is

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from distributedlog.cluster.local.child_processes import environment
-from distributedlog.testing.chaos.run.runner import END, MEND
+from distributedlog.testing.chaos.run.runner import END, END_FAULTS
 from tests.chaos.alerts_story import _firing, _uri, prometheus
 from tests.cluster.story import dlog
 
@@ -147,7 +147,7 @@ class Drill:
 
     def mended(self, what: str) -> None:
         """A line of a runbook that is no command of `dlog`: what was broken is as it was."""
-        said = self._mend(MEND)
+        said = self._mend(END_FAULTS)
         self._show(f"{what} (dlog chaos mend OUT)", said)
 
     def _mend(self, word: str) -> str:

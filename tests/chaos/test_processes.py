@@ -191,11 +191,11 @@ def test_proxies_gateways_and_strangers_break_no_promise(tmp_path: Path) -> None
     assert found["verdict"] == "OK", (found["reasons"], done.stderr[-3000:])
     said = {fault["kind"]: fault["words"] for fault in found["faults"]}
     assert len(said) == 5
-    notes = (out / "history").read_text()
-    assert notes.count('"poster-1","ack"') > 10
-    assert notes.count('"many-logs-2","ack"') > 10
-    assert notes.count('"tail-3","got"') > 3
-    assert '"duel-4","ack"' in notes
+    observations = (out / "history").read_text()
+    assert observations.count('"poster-1","ack"') > 10
+    assert observations.count('"many-logs-2","ack"') > 10
+    assert observations.count('"tail-3","got"') > 3
+    assert '"duel-4","ack"' in observations
 
 
 def test_a_run_by_hand_lasts_until_it_is_ended(tmp_path: Path) -> None:

@@ -174,8 +174,8 @@ def _report(settings: Settings, outcome: Any, keep_data: bool) -> None:
         runner.clean(outcome.directory)
     _print_result(settings, outcome.result)
     settings.note(f"report: {report}")
-    if EXIT_CODE_OF_VERDICT[outcome.run_verdict.verdict]:
-        raise ExitWithCode(EXIT_CODE_OF_VERDICT[outcome.run_verdict.verdict])
+    if EXIT_CODE_OF_VERDICT[outcome.run_result.verdict]:
+        raise ExitWithCode(EXIT_CODE_OF_VERDICT[outcome.run_result.verdict])
 
 
 @command.command(
@@ -194,7 +194,7 @@ def mend(settings: Settings, directory: Path, end: bool) -> None:
     """End the current faults of a run that was started with --out OUT."""
     from ...testing.chaos.run import runner
 
-    word = runner.END if end else runner.MEND
+    word = runner.END if end else runner.END_FAULTS
     runner.send_command(directory, word)
     give_up_at = time.monotonic() + settings.timeout_s
     while runner.is_pending(directory, word):
@@ -218,8 +218,8 @@ def check(settings: Settings, history: Path) -> None:
 
     outcome = runner.check(history)
     _print_result(settings, outcome.result)
-    if EXIT_CODE_OF_VERDICT[outcome.run_verdict.verdict]:
-        raise ExitWithCode(EXIT_CODE_OF_VERDICT[outcome.run_verdict.verdict])
+    if EXIT_CODE_OF_VERDICT[outcome.run_result.verdict]:
+        raise ExitWithCode(EXIT_CODE_OF_VERDICT[outcome.run_result.verdict])
 
 
 @command.command(name="list", cls=CliCommand, examples="dlog chaos list --json")

@@ -14,7 +14,7 @@ from ....cluster.declarations.config import parse_named_addresses
 from ....cluster.local.cluster_plan import LOCAL_JOURNAL_FILE_BYTES
 from ....runtime.interfaces.host import Address
 from ..model.adapter import Capability, ChaosFailed, Needs, Node, NodeRole
-from .docker_engine import Watched, call, containers_of, inspect
+from .docker_engine import ObservedProcess, call, containers_of, inspect
 from .faulty_node import CLOCK
 from .process_node import FREE_BYTES_MIN
 from .real_cluster import OWN_DISK
@@ -43,7 +43,7 @@ class Container:
     """Its published port."""
     data: Path
     """On this machine."""
-    first_process: Watched
+    first_process: ObservedProcess
     original_files_limit: int = 0
     """Its descriptor limit before the first change; 0 if it was never changed."""
 
@@ -52,7 +52,7 @@ class Container:
         await call("docker", "start", self.id)
         (inspected,) = await inspect(self.id)
         self.first_process.close()
-        self.first_process = Watched(inspected["State"]["Pid"])
+        self.first_process = ObservedProcess(inspected["State"]["Pid"])
 
     async def stop(self) -> None:
         """Stop it by SIGTERM, and by SIGKILL if it does not end."""
@@ -102,7 +102,7 @@ async def find(project: str, names: Sequence[str]) -> dict[str, Container]:
             inspected["Id"],
             published,
             Path(mounts[DATA]),
-            Watched(0),
+            ObservedProcess(0),
         )
     return containers
 

@@ -113,7 +113,7 @@ async def containers_of(project: str) -> dict[str, dict[str, Any]]:
     }
 
 
-class Watched:
+class ObservedProcess:
     """The first process of a running container, observed from this machine.
 
     A query of the engine takes a tenth of a second, and a node may be killed on purpose in this time. The

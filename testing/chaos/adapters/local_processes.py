@@ -19,7 +19,7 @@ from ....runtime.interfaces.errors import DistributedLogError
 from ....runtime.machine import real_host
 from ....runtime.net.port_reservation import ReservedPorts
 from ..clients.authorization_walk import place_of, principal_of
-from ..clients.cluster_endpoints import HOST, free_places, places_of
+from ..clients.cluster_endpoints import HOST, endpoints_of, free_addresses
 from ..model.adapter import (
     NODE_MODULE,
     STORING,
@@ -31,7 +31,7 @@ from ..model.adapter import (
     NodeRole,
 )
 from . import loop_disks as loops
-from .node_forwarder import NodeForwarder, Weather, who_holds
+from .node_forwarder import LinkConditions, NodeForwarder, who_holds
 from .process_node import ProcessNode
 from .real_cluster import OWN_DISK, RealCluster
 
@@ -57,7 +57,7 @@ class LocalProcesses(RealCluster):
         )
         self._nodes: dict[str, ProcessNode] = {}
         self._plan = ClusterPlan(())
-        self._link_conditions = Weather()
+        self._link_conditions = LinkConditions()
 
     def refusal(self, capability: Capability) -> str | None:
         """See `Adapter.refusal`."""
@@ -117,7 +117,7 @@ class LocalProcesses(RealCluster):
         taken_addresses = [
             node.address for plan in (self._plan, private_plan) for node in plan.nodes
         ]
-        pages = await free_places(len(self._plan.nodes), taken_addresses)
+        pages = await free_addresses(len(self._plan.nodes), taken_addresses)
         for node, private_node, page_address in zip(
             self._plan.nodes, private_plan.nodes, pages, strict=True
         ):
@@ -150,7 +150,7 @@ class LocalProcesses(RealCluster):
         options: Mapping[str, Any] = self._store if node.kind == "bookie" else {}
         if node.kind == NodeRole.GATEWAY.value:
             options = needs.gateway_settings
-        service_addresses = places_of(self.uri, self.nodes)
+        service_addresses = endpoints_of(self.uri, self.nodes)
         uri = service_addresses.proxies if needs.write_proxies else service_addresses.nodes
         process_node.write_config(self._plan, options, disk_mb, uri)
         self._nodes[node.name] = process_node

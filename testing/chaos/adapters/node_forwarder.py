@@ -24,7 +24,7 @@ PROC_NET = "/proc/net/tcp"
 
 
 @dataclass(slots=True)
-class Weather:
+class LinkConditions:
     """The present state of all links."""
 
     cut: dict[Link, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class NodeForwarder:
         name: str,
         public: Address,
         private: Address,
-        conditions: Weather,
+        conditions: LinkConditions,
         process_of: Callable[[int], str],
     ) -> None:
         self.name = name

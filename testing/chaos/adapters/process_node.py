@@ -16,7 +16,7 @@ from ....cluster.declarations.config import format_address
 from ....cluster.local.child_processes import environment
 from ....cluster.local.cluster_plan import ClusterPlan, PlannedNode
 from ....runtime.interfaces.host import Address
-from ..model.adapter import STORING, last_words
+from ..model.adapter import STORING, last_error
 from .faulty_node import CLOCK, MEMORY
 
 STOP_S = 15.0
@@ -137,10 +137,10 @@ class ProcessNode:
             return None
         if start_timeout.cancelled_caught:
             await self.kill()
-            return f"did not serve within {timeout_s:g} s: {last_words(self.log_tail())}"
+            return f"did not serve within {timeout_s:g} s: {last_error(self.log_tail())}"
         exit_code = await process.wait()
         await self.kill()
-        return f"ended with {exit_code}: {last_words(self.log_tail())}"
+        return f"ended with {exit_code}: {last_error(self.log_tail())}"
 
     async def kill(self) -> None:
         """Kill it by SIGKILL, and wait until it has ended."""

@@ -80,7 +80,7 @@ async def connected(uri: str, credentials: str, timeout_s: float) -> AsyncIterat
         nursery.cancel_scope.cancel()
 
 
-class Walker:
+class ModeSequence:
     """Changes the authorization mode of one run."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Walker:
         on_mode_changed: Callable[[str, float, float], None],
         print_line: Callable[[str], None],
     ) -> None:
-        """Create the walker; ``on_mode_changed`` receives each mode, and when it was requested and
+        """Create the sequence; ``on_mode_changed`` receives each mode, and when it was requested and
         confirmed.
         """
         self._walk = walk

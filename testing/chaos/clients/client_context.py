@@ -7,13 +7,13 @@ from typing import Any
 
 import trio
 
-from ...verify.history.observations import Notebook
+from ...verify.history.observations import ObservationWriter
 
 SESSIONS_OF_A_LIFE = 1 << 16
 
 
 @dataclass(slots=True)
-class Life:
+class ClientLife:
     """One life of a client process: its settings and its observations."""
 
     name: str
@@ -24,7 +24,7 @@ class Life:
     """The first of at most `SESSIONS_OF_A_LIFE` session numbers of this life."""
     log_options: dict[str, Any]
     seed: int
-    notes: Notebook
+    observations: ObservationWriter
     stop: trio.Event = field(default_factory=trio.Event)
     """Set when the client must end: writers stop submitting, and wait for pending records."""
     session_count: int = 0

@@ -19,8 +19,8 @@ import trio
 from .... import open_namespace
 from ....log.namespace import Namespace
 from ....runtime.interfaces.errors import DistributedLogError
-from ...verify.history.observations import FORMAT, Notebook
-from .client_context import Life, after, before, one_line
+from ...verify.history.observations import FORMAT, ObservationWriter
+from .client_context import ClientLife, after, before, one_line
 from .gateway_clients import post
 from .readers import catch_up, intrude, read_whole, registers, tail, truncate
 from .writers import ChaosWriterSession, duel, many_logs, write
@@ -30,7 +30,7 @@ TIMEOUT_S = 10.0
 """The time limit of a client's call."""
 
 
-async def finish(life: Life, namespace: Namespace) -> None:
+async def finish(life: ClientLife, namespace: Namespace) -> None:
     """Take over each log after the faults, write to it, and read it completely.
 
     Failed attempts are repeated; the runner limits the time.
@@ -44,12 +44,14 @@ async def finish(life: Life, namespace: Namespace) -> None:
                 await read_whole(life, namespace, log)
                 break
             except DistributedLogError as error:
-                life.notes.note("note", after(), f"the last reading ended: {one_line(error)}")
+                life.observations.record(
+                    "note", after(), f"the last reading ended: {one_line(error)}"
+                )
                 await life.wait_or_stop(0.5)
-    life.notes.note("note", after(), "finished")
+    life.observations.record("note", after(), "finished")
 
 
-async def _prove(life: Life, namespace: Namespace, log: str) -> bool:
+async def _prove(life: ClientLife, namespace: Namespace, log: str) -> bool:
     session = await ChaosWriterSession.open(life, namespace, log, takeover=True)
     if session is None:
         return False
@@ -57,7 +59,7 @@ async def _prove(life: Life, namespace: Namespace, log: str) -> bool:
     return session.failure is None
 
 
-KINDS: dict[str, Callable[[Life, Namespace], Awaitable[None]]] = {
+KINDS: dict[str, Callable[[ClientLife, Namespace], Awaitable[None]]] = {
     "writer": write,
     "duel": duel,
     "many-logs": many_logs,
@@ -71,17 +73,17 @@ KINDS: dict[str, Callable[[Life, Namespace], Awaitable[None]]] = {
 
 
 async def _main(spec: dict[str, Any], descriptor: int) -> None:
-    notes = Notebook(spec["name"], lambda line: os.write(descriptor, line))
-    life = Life(
+    observations = ObservationWriter(spec["name"], lambda line: os.write(descriptor, line))
+    life = ClientLife(
         spec["name"],
         spec["kind"],
         spec["options"],
         spec["first_session"],
         spec["log_options"],
         spec["seed"],
-        notes,
+        observations,
     )
-    notes.note("begin", FORMAT, os.getpid(), before())
+    observations.record("begin", FORMAT, os.getpid(), before())
     config: dict[str, Any] = {"metadata_timeout_s": TIMEOUT_S}
     if spec["credentials"]:
         config["credentials"] = spec["credentials"]
@@ -99,7 +101,11 @@ async def _main(spec: dict[str, Any], descriptor: int) -> None:
 
 
 async def _opened(
-    stack: contextlib.AsyncExitStack, uri: str, config: dict[str, Any], metrics: Any, life: Life
+    stack: contextlib.AsyncExitStack,
+    uri: str,
+    config: dict[str, Any],
+    metrics: Any,
+    life: ClientLife,
 ) -> Namespace | None:
     """Return the namespace as soon as a quorum answers; None if the client must end before."""
     while not life.stop.is_set():
@@ -108,7 +114,7 @@ async def _opened(
                 open_namespace(uri, config=config, metrics=metrics)
             )
         except DistributedLogError as error:
-            life.notes.note("note", after(), f"cannot open: {one_line(error)}")
+            life.observations.record("note", after(), f"cannot open: {one_line(error)}")
             await life.wait_or_stop(0.2)
     return None
 
@@ -122,7 +128,7 @@ def _metrics(address: tuple[str, int]) -> Any:
     return REGISTRY
 
 
-async def _end_with_stdin(life: Life, scope: trio.CancelScope) -> None:
+async def _end_with_stdin(life: ClientLife, scope: trio.CancelScope) -> None:
     async with trio.lowlevel.FdStream(os.dup(0)) as stream:
         while await stream.receive_some(4096):
             pass

@@ -17,7 +17,7 @@ from ..model.scenario import ClientSpec, Scenario
 from .authorization_walk import credentials_of
 from .client_context import SESSIONS_OF_A_LIFE
 from .client_main import GOODBYE_S
-from .cluster_endpoints import ClusterEndpoints, free_places
+from .cluster_endpoints import ClusterEndpoints, free_addresses
 
 LIVES_MAX = 256
 """Lives of one client. A session number has 16 more bits for the sessions of a life."""
@@ -78,17 +78,21 @@ class Clients:
 
         Return those of working clients.
         """
-        addresses = await free_places(len(self._members))
+        addresses = await free_addresses(len(self._members))
         for member, address in zip(self._members.values(), addresses, strict=True):
             member.page_address = address
         assigned = [(name, self._members[name].page_address) for name in self.working_names()]
         return [(name, address) for name, address in assigned if address is not None]
 
-    def note_files(self) -> list[Path]:
+    def observation_files(self) -> list[Path]:
         """Return the existing files of observations, in order."""
-        return [self._note_file(name) for name in self._members if self._note_file(name).exists()]
+        return [
+            self._observation_file(name)
+            for name in self._members
+            if self._observation_file(name).exists()
+        ]
 
-    def _note_file(self, name: str) -> Path:
+    def _observation_file(self, name: str) -> Path:
         return self._directory / f"{name}.notes"
 
     async def start_all(self) -> None:
@@ -111,13 +115,13 @@ class Clients:
             "seed": self._seed,
             "uri": self._uri(member.client),
             "pages": member.page_address,
-            "notes": str(self._note_file(name)),
+            "notes": str(self._observation_file(name)),
             "credentials": credentials_of(self._certificates, f"user/{member.client.kind}"),
         }
         if name == "finish":
             spec["options"]["logs"] = self._logs
         member.starts += 1
-        _forget_torn_line(self._note_file(name))
+        _forget_torn_line(self._observation_file(name))
         with (self._directory / f"{name}.stderr").open("ab") as errors:
             member.process = await trio.lowlevel.open_process(
                 [sys.executable, "-m", f"{__package__}.client_main"],
@@ -206,7 +210,7 @@ class Clients:
 
     def has_acknowledged(self) -> bool:
         """Return whether any client has recorded an acknowledgement."""
-        return any(b',"ack",' in path.read_bytes() for path in self.note_files())
+        return any(b',"ack",' in path.read_bytes() for path in self.observation_files())
 
 
 def _forget_torn_line(file: Path) -> None:

@@ -31,7 +31,7 @@ class ClusterEndpoints:
     """``http://…``"""
 
 
-def places_of(uri: str, nodes: Sequence[Node]) -> ClusterEndpoints:
+def endpoints_of(uri: str, nodes: Sequence[Node]) -> ClusterEndpoints:
     """Return the endpoints of a cluster whose metadata nodes are at ``uri``."""
     proxies = ",".join(format_address(node.address) for node in nodes if node.role in PROXIES)
     return ClusterEndpoints(
@@ -45,7 +45,7 @@ def places_of(uri: str, nodes: Sequence[Node]) -> ClusterEndpoints:
     )
 
 
-async def free_places(count: int, taken: Collection[Address] = ()) -> list[Address]:
+async def free_addresses(count: int, taken: Collection[Address] = ()) -> list[Address]:
     """Return addresses that were just free, below the ephemeral ports, and not in ``taken``."""
     host, addresses = real_host("chaos"), list[Address]()
     while len(addresses) < count:

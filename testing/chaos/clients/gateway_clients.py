@@ -18,7 +18,7 @@ import trio
 
 from ....log.format.dlsn import DLSN
 from ...verify.history.run_history import Outcome, Value, to_payload
-from .client_context import Life, after, before, one_line
+from .client_context import ClientLife, after, before, one_line
 from .writers import consecutive
 
 ANSWER_S = 30.0
@@ -41,7 +41,7 @@ class Answered:
         return f"{self.status} {json.dumps(self.body)}"[:300]
 
 
-async def post(life: Life, gateways: Sequence[str]) -> None:
+async def post(life: ClientLife, gateways: Sequence[str]) -> None:
     """Post records to a log under a producer's name forever. If the session is fenced, open a new one."""
     log = life.options["log"]
     log_settings = json.dumps(
@@ -54,14 +54,14 @@ async def post(life: Life, gateways: Sequence[str]) -> None:
         await life.wait_or_stop(AGAIN_S)
 
 
-async def _session(life: Life, gateways: Sequence[str], log: str) -> None:
+async def _session(life: ClientLife, gateways: Sequence[str], log: str) -> None:
     number, begun_at = life.new_session(), before()
     producer_body = json.dumps({"name": life.name}).encode()
     answer = await _call(life, gateways, "POST", f"/v1/logs/{log}/producers", producer_body)
     if answer.status != 201:
-        life.notes.note("note", after(), f"{log}: no producer: {answer.text}")
+        life.observations.record("note", after(), f"{log}: no producer: {answer.text}")
         return
-    life.notes.note("open", number, log, True, begun_at, after())
+    life.observations.record("open", number, log, True, begun_at, after())
     producer, first_sequence = answer.body["producer"], answer.body["next_sequence"]
     records = max(1, int(life.options["rate"] / REQUESTS_PER_S))
     counter, failure = 0, ""
@@ -70,11 +70,11 @@ async def _session(life: Life, gateways: Sequence[str], log: str) -> None:
             life, gateways, number, producer, first_sequence + counter, counter, records
         )
         counter += records
-    life.notes.note("end", number, counter, after(), failure)
+    life.observations.record("end", number, counter, after(), failure)
 
 
 async def _records(
-    life: Life,
+    life: ClientLife,
     gateways: Sequence[str],
     session: int,
     producer: str,
@@ -104,16 +104,18 @@ async def _records(
     )
     if answer.status == 200 and answer.body["dlsns"]:
         runs = consecutive([DLSN.parse(item) for item in answer.body["dlsns"]])
-        life.notes.note("ack", session, counter, begun_at, after(), runs)
+        life.observations.record("ack", session, counter, begun_at, after(), runs)
         return ""
     # Earlier attempts may have been stored although the last one was refused.
     outcome = Outcome.UNKNOWN.value
-    life.notes.note("fail", session, counter, records, begun_at, after(), outcome, answer.text)
+    life.observations.record(
+        "fail", session, counter, records, begun_at, after(), outcome, answer.text
+    )
     return answer.text
 
 
 async def _call(
-    life: Life,
+    life: ClientLife,
     gateways: Sequence[str],
     method: str,
     path: str,

@@ -18,7 +18,7 @@ from ....runtime.interfaces.errors import (
 )
 from ...verify.history.observations import DONE, FAILED, REFUSED, Piece
 from ...verify.history.run_history import Outcome, from_payload
-from .client_context import Life, after, before, one_line
+from .client_context import ClientLife, after, before, one_line
 
 READ_RECORDS = 5000
 REGISTERS = "chaos/register/"
@@ -54,7 +54,7 @@ def pieces(records: Sequence[Any]) -> list[Piece]:
     return result
 
 
-async def tail(life: Life, namespace: Namespace) -> None:
+async def tail(life: ClientLife, namespace: Namespace) -> None:
     """Tail the log. After an error, continue after the last record that was read."""
     start: DLSN | None = None
     log = life.options["log"]
@@ -68,7 +68,9 @@ async def tail(life: Life, namespace: Namespace) -> None:
             await life.wait_or_stop(0.2)
             continue
         number = life.new_reading()
-        life.notes.note("read", number, log, before(), None if start is None else list(start))
+        life.observations.record(
+            "read", number, log, before(), None if start is None else list(start)
+        )
         try:
             while not life.stop.is_set():
                 first = await reader.read_next(wait_s=0.5)
@@ -80,50 +82,50 @@ async def tail(life: Life, namespace: Namespace) -> None:
                     if next_record is None:
                         break
                     records.append(next_record)
-                life.notes.note("got", number, after(), pieces(records))
+                life.observations.record("got", number, after(), pieces(records))
                 segment, entry, slot = records[-1].dlsn
                 start = DLSN(segment, entry, slot + 1)
                 await life.wait_or_stop(0.05)  # collects records for one piece
         except DistributedLogError as error:
             if isinstance(error, LogTruncated):
                 start = None  # a truncation overtook it, and it received an error (G6)
-            life.notes.note("note", after(), f"reading {log} ended: {one_line(error)}")
+            life.observations.record("note", after(), f"reading {log} ended: {one_line(error)}")
             await life.wait_or_stop(0.2)
         await reader.aclose()
 
 
-async def catch_up(life: Life, namespace: Namespace) -> None:
+async def catch_up(life: ClientLife, namespace: Namespace) -> None:
     """Read the whole log from its beginning to its present end, repeatedly."""
     rng, (shortest_s, longest_s) = life.make_rng, life.options["pause_s"]
     while not await life.wait_or_stop(rng.uniform(shortest_s, longest_s)):
         try:
             await read_whole(life, namespace, life.options["log"])
         except DistributedLogError as error:
-            life.notes.note("note", after(), f"catching up ended: {one_line(error)}")
+            life.observations.record("note", after(), f"catching up ended: {one_line(error)}")
 
 
-async def read_whole(life: Life, namespace: Namespace, log: str) -> int:
+async def read_whole(life: ClientLife, namespace: Namespace, log: str) -> int:
     """Read and record the whole log, and return the number of records. Errors are raised."""
     begun_at, count = before(), 0
     async with namespace.open_log(log, config=life.log_options).open_reader(to="end") as reader:
         number = life.new_reading()
-        life.notes.note("read", number, log, begun_at, None)
+        life.observations.record("read", number, log, begun_at, None)
         while True:
             records = await reader.read_bulk(READ_RECORDS)
             if not records:
                 break
             count += len(records)
-            life.notes.note("got", number, after(), pieces(records))
+            life.observations.record("got", number, after(), pieces(records))
             if life.stop.is_set():
                 return count
-        life.notes.note("whole", number, after())
+        life.observations.record("whole", number, after())
     return count
 
 
 # --- truncation -----------------------------------------------------------------------------------
 
 
-async def truncate(life: Life, namespace: Namespace) -> None:
+async def truncate(life: ClientLife, namespace: Namespace) -> None:
     """Truncate the log from time to time to its end at the previous time."""
     rng, (shortest_s, longest_s) = life.make_rng, life.options["pause_s"]
     log, truncation_point = life.options["log"], None
@@ -133,22 +135,22 @@ async def truncate(life: Life, namespace: Namespace) -> None:
         try:
             if truncation_point is not None:
                 # Recorded before the call, which may take effect even if this process is killed.
-                life.notes.note(
+                life.observations.record(
                     "cut", log, begun_at, begun_at, list(truncation_point), Outcome.UNKNOWN.value
                 )
                 await handle.truncate(truncation_point)
-                life.notes.note(
+                life.observations.record(
                     "cut", log, begun_at, after(), list(truncation_point), Outcome.OK.value
                 )
             truncation_point = await handle.last_dlsn()
         except DistributedLogError as error:
-            life.notes.note("note", after(), f"truncating {log} failed: {one_line(error)}")
+            life.observations.record("note", after(), f"truncating {log} failed: {one_line(error)}")
 
 
 # --- unauthorized clients --------------------------------------------------------------------------
 
 
-async def intrude(life: Life, namespace: Namespace) -> None:
+async def intrude(life: ClientLife, namespace: Namespace) -> None:
     """Try to read another client's log and to write a log.
 
     The history decides whether this must be refused.
@@ -165,7 +167,7 @@ async def intrude(life: Life, namespace: Namespace) -> None:
                 outcome = REFUSED
             except (DistributedLogError, trio.TooSlowError):
                 outcome = FAILED
-            life.notes.note("try", attempt_kind, begun_at, after(), outcome)
+            life.observations.record("try", attempt_kind, begun_at, after(), outcome)
 
 
 async def _read_some(namespace: Namespace, log: str) -> bool:
@@ -184,7 +186,7 @@ async def _write_one(namespace: Namespace, log: str) -> bool:
 # --- registers ------------------------------------------------------------------------------------
 
 
-async def registers(life: Life, namespace: Namespace) -> None:
+async def registers(life: ClientLife, namespace: Namespace) -> None:
     """Read and conditionally change a few keys."""
     rng, known_versions = life.make_rng, dict[str, int]()
     metadata, number, value_bytes = namespace.metadata, 0, life.options["payload_bytes"]
@@ -194,7 +196,7 @@ async def registers(life: Life, namespace: Namespace) -> None:
         number += 1
         expected = known_versions.get(key, 0) if kind == "cas" else 0
         written = f"{life.first_session}/{number}" if kind == "cas" else ""
-        life.notes.note("ask", number, key, kind, before(), expected, written)
+        life.observations.record("ask", number, key, kind, before(), expected, written)
         try:
             if kind == "get":
                 item = await metadata.get(key.encode())
@@ -211,12 +213,12 @@ async def registers(life: Life, namespace: Namespace) -> None:
         except DistributedLogError as error:
             is_definite = error.definite and kind == "cas"
             outcome = Outcome.REFUSED if is_definite else Outcome.UNKNOWN
-            life.notes.note("answer", number, after(), outcome.value, False, 0, "")
+            life.observations.record("answer", number, after(), outcome.value, False, 0, "")
             continue
         version, value = 0, ""
         if kind == "cas" and succeeded:
             version, value = expected + 1, written
         elif item is not None:
             version, value = item.version, item.value.rstrip(FILLING).decode()
-        life.notes.note("answer", number, after(), "ok", succeeded, version, value)
+        life.observations.record("answer", number, after(), "ok", succeeded, version, value)
         known_versions[key] = version

@@ -19,7 +19,7 @@ from ....log.namespace import Namespace
 from ....log.write.log_writer import LogWriter
 from ....runtime.interfaces.errors import DistributedLogError
 from ...verify.history.run_history import Outcome, Value, to_payload
-from .client_context import Life, after, before, one_line
+from .client_context import ClientLife, after, before, one_line
 
 TICK_S = 0.01
 """The interval at which a writer submits due records. Those of one interval are one submission."""
@@ -33,7 +33,7 @@ class ChaosWriterSession:
     It submits records periodically, and records the outcomes in order.
     """
 
-    def __init__(self, life: Life, writer: LogWriter, number: int) -> None:
+    def __init__(self, life: ClientLife, writer: LogWriter, number: int) -> None:
         self.life = life
         self.writer = writer
         self.number = number
@@ -45,7 +45,7 @@ class ChaosWriterSession:
 
     @classmethod
     async def open(
-        cls, life: Life, namespace: Namespace, log: str, *, takeover: bool
+        cls, life: ClientLife, namespace: Namespace, log: str, *, takeover: bool
     ) -> "ChaosWriterSession | None":
         """Open the log's writer; record the error and return None if that fails."""
         number, begun_at = life.new_session(), before()
@@ -57,9 +57,9 @@ class ChaosWriterSession:
                 takeover=takeover
             )
         except DistributedLogError as error:
-            life.notes.note("note", after(), f"{log} does not open: {one_line(error)}")
+            life.observations.record("note", after(), f"{log} does not open: {one_line(error)}")
             return None
-        life.notes.note("open", number, log, takeover, begun_at, after())
+        life.observations.record("open", number, log, takeover, begun_at, after())
         return cls(life, writer, number)
 
     async def run(self, hand_over_records: Callable[[], Awaitable[None]]) -> None:
@@ -80,7 +80,7 @@ class ChaosWriterSession:
         except DistributedLogError as error:
             self.failure = error
         error_text = one_line(self.failure) if self.failure is not None else ""
-        self.life.notes.note("end", self.number, self.counter, after(), error_text)
+        self.life.observations.record("end", self.number, self.counter, after(), error_text)
 
     async def write(self, records: int, payload_bytes: int) -> None:
         """Submit records now. After a failure, nothing is submitted."""
@@ -145,7 +145,7 @@ class ChaosWriterSession:
             runs = consecutive(
                 [outcome for outcome in outcomes[:acked] if isinstance(outcome, DLSN)]
             )
-            self.life.notes.note("ack", self.number, first, begun_at, after(), runs)
+            self.life.observations.record("ack", self.number, first, begun_at, after(), runs)
         self._note_failures(first, begun_at, outcomes, acked)
 
     def _note_failures(
@@ -164,7 +164,9 @@ class ChaosWriterSession:
             end = start + 1
             if isinstance(error, DLSN):
                 runs = [(*error, 1)]
-                self.life.notes.note("ack", self.number, first + start, begun_at, after(), runs)
+                self.life.observations.record(
+                    "ack", self.number, first + start, begun_at, after(), runs
+                )
             else:
                 while end < len(outcomes) and _alike(error, outcomes[end]):
                     end += 1
@@ -176,7 +178,7 @@ class ChaosWriterSession:
         self, first: int, count: int, begun_at: float, error: DistributedLogError
     ) -> None:
         outcome = Outcome.REFUSED if error.definite else Outcome.UNKNOWN
-        self.life.notes.note(
+        self.life.observations.record(
             "fail", self.number, first, count, begun_at, after(), outcome.value, one_line(error)
         )
 
@@ -202,13 +204,13 @@ def consecutive(positions: Sequence[DLSN]) -> list[tuple[int, int, int, int]]:
 
 
 def _feeding(
-    session: ChaosWriterSession, life: Life, seconds: float = math.inf
+    session: ChaosWriterSession, life: ClientLife, seconds: float = math.inf
 ) -> Callable[[], Awaitable[None]]:
     options = life.options
     return partial(session.write_at_rate, options["rate"], options["payload_bytes"], seconds)
 
 
-async def write(life: Life, namespace: Namespace) -> None:
+async def write(life: ClientLife, namespace: Namespace) -> None:
     """Write forever with one writer at a time. A new session takes over from the previous one."""
     while not life.stop.is_set():
         session = await ChaosWriterSession.open(life, namespace, life.options["log"], takeover=True)
@@ -218,7 +220,7 @@ async def write(life: Life, namespace: Namespace) -> None:
         await session.run(_feeding(session, life))
 
 
-async def duel(life: Life, namespace: Namespace) -> None:
+async def duel(life: ClientLife, namespace: Namespace) -> None:
     """Take over the log, own it for a while or lose it, pause, and repeat."""
     rng, (shortest_s, longest_s) = life.make_rng, life.options["pause_s"]
     while not await life.wait_or_stop(rng.uniform(0, longest_s / 2)):
@@ -230,7 +232,7 @@ async def duel(life: Life, namespace: Namespace) -> None:
             await session.run(_feeding(session, life, session_s))
 
 
-async def many_logs(life: Life, namespace: Namespace) -> None:
+async def many_logs(life: ClientLife, namespace: Namespace) -> None:
     """Write some records to one random log after another. Each log remains open until it fails."""
     sessions: dict[str, ChaosWriterSession] = {}
     rng = life.make_rng

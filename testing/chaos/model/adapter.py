@@ -27,7 +27,7 @@ CLIENTS = "clients"
 """All load generators, as the name of one end of a link."""
 
 NODE_MODULE = "distributedlog.cli.main"
-LAST_WORDS_BYTES_MAX = 500
+LAST_ERROR_BYTES_MAX = 500
 
 Link = tuple[str, str]
 """(source, target), each the name of a node or `CLIENTS`: the direction from source to target."""
@@ -278,7 +278,7 @@ class Adapter(Protocol):
         ...
 
 
-def last_words(log: str) -> str:
+def last_error(log: str) -> str:
     """Return the last error that a node logged, or else its last line, as the reason for a report."""
     last_message = ""
     for line in log.strip().splitlines():
@@ -289,4 +289,4 @@ def last_words(log: str) -> str:
             level, message = "error", line.strip()  # the end of a traceback
         if message and (level in ("error", "critical") or not last_message):
             last_message = message
-    return last_message[-LAST_WORDS_BYTES_MAX:]
+    return last_message[-LAST_ERROR_BYTES_MAX:]

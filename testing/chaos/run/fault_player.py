@@ -20,9 +20,9 @@ import trio
 from ....runtime.interfaces.host import Address
 from ..adapters.disk_damage import damage, rot
 from ..clients.client_processes import Clients
-from ..model.adapter import CLIENTS, Adapter, Link, last_words
+from ..model.adapter import CLIENTS, Adapter, Link, last_error
 from ..model.scenario import KINDS, Fault, Range, Scenario
-from .fault_targets import NobodyLeft, Targets
+from .fault_targets import NoTargetLeft, Targets
 
 START_S = 120.0
 """A loaded machine starts seven interpreters slowly. A node that refuses reports it at once."""
@@ -93,12 +93,12 @@ class FaultPlayer:
 
     async def _loop(self, faults: Sequence[Fault], pause_s: Range, rng: Random) -> None:
         while not await self.targets.wait_over(rng.uniform(*pause_s)):
-            with suppress(NobodyLeft):
+            with suppress(NoTargetLeft):
                 await self.play(rng.choice(faults), rng)
 
     async def _play_at(self, at_s: float, fault: Fault, rng: Random) -> None:
         if not await self.targets.wait_over(at_s):
-            with suppress(NobodyLeft):
+            with suppress(NoTargetLeft):
                 await self.play(fault, rng)
 
     async def play(self, fault: Fault, rng: Random) -> None:
@@ -396,7 +396,7 @@ class FaultPlayer:
                 ):
                     continue
                 async with lock:
-                    last_line = last_words(self.adapter.log_of(node.name))
+                    last_line = last_error(self.adapter.log_of(node.name))
                     self.unexpected_exits.append(f"{node.name} ended unexpectedly: {last_line}")
                     self._recorder.report(self.unexpected_exits[-1])
                     await self._start_nodes([node.name])

@@ -20,7 +20,7 @@ BUSY_S = 0.25
 """Pause before the next attempt if no node can be a target now."""
 
 
-class NobodyLeft(Exception):
+class NoTargetLeft(Exception):
     """The run ended before a node could be the target of the fault within the limits."""
 
 
@@ -81,7 +81,7 @@ class Targets:
                     if candidates:
                         break
                     if await self.wait_over(BUSY_S):
-                        raise NobodyLeft
+                        raise NoTargetLeft
                 names = [rng.choice(candidates)]
                 self.locks[names[0]].acquire_nowait()
                 stack.callback(self.locks[names[0]].release)
@@ -104,7 +104,7 @@ class Targets:
             if names:
                 break
             if await self.wait_over(BUSY_S):
-                raise NobodyLeft
+                raise NoTargetLeft
         name = rng.choice(names)
         async with self._client_locks[name]:
             yield [name]

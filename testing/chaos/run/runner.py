@@ -26,25 +26,30 @@ import trio
 from ....runtime.disk.output_file import write_file
 from ....runtime.interfaces.errors import DistributedLogError, InvalidRequest
 from ....runtime.interfaces.host import Address
-from ...verify.checks.run_check import FINISH, Judgement, judge, to_json
-from ...verify.history.observations import FORMAT, Notebook, PipelineObservations, read_notes
+from ...verify.checks.run_check import FINISH, RunResult, check_run, to_json
+from ...verify.history.observations import (
+    FORMAT,
+    ObservationWriter,
+    PipelineObservations,
+    read_observations,
+)
 from ..clients.authorization_walk import (
     ADMIN,
     ROUND,
     MakeCertificates,
-    Walker,
+    ModeSequence,
     connected,
     credentials_of,
     principals,
 )
 from ..clients.client_context import after, before
 from ..clients.client_processes import Clients
-from ..clients.cluster_endpoints import TARGETS, places_of, write_targets
+from ..clients.cluster_endpoints import TARGETS, endpoints_of, write_targets
 from ..model.adapter import NODE_MODULE, Adapter, ChaosFailed, Needs
 from ..model.scenario import WRITERS, Scenario
 from .fault_player import FaultPlayer
 
-MEND = "mend"
+END_FAULTS = "mend"
 """The command that ends the present faults."""
 END = "end"
 """The command that also starts no more faults and ends the run, which is then checked."""
@@ -69,11 +74,11 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
-class JudgedRun:
+class CheckedRun:
     """A finished run and its result."""
 
-    run_verdict: Judgement
-    notes: PipelineObservations
+    run_result: RunResult
+    observations: PipelineObservations
     result: dict[str, Any]
     directory: Path
     history: Path = field(default_factory=Path)
@@ -151,7 +156,7 @@ async def play(
     make_certificates: MakeCertificates | None = None,
     by_hand: bool = False,
     print_line: Callable[[str], None] = lambda _: None,
-) -> JudgedRun:
+) -> CheckedRun:
     """Run a scenario.
 
     Args:
@@ -221,26 +226,26 @@ class _Run:
     def __init__(self, plan: RunPlan, adapter: Adapter, print_line: Callable[[str], None]) -> None:
         self.plan = plan
         self.certificates = plan.needs.certificates
-        self.walker: Walker | None = None
+        self.mode_sequence: ModeSequence | None = None
         self.adapter = adapter
         self.failures: list[str] = []
         self._start = time.monotonic()
         self._print_line = print_line
         self._file = (plan.directory / f"{RUNNER}.notes").open("ab", buffering=0)
-        self._notes = Notebook(RUNNER, self._file.write)
+        self._observations = ObservationWriter(RUNNER, self._file.write)
         self._fault_count = 0
         self.clients: Clients
 
     def report(self, text: str) -> None:
         """Print and record a line."""
         self._print_line(f"{time.monotonic() - self._start:6.1f} s  {text}")
-        self._notes.note("note", before(), text)
+        self._observations.record("note", before(), text)
 
     async def run(self) -> None:
         """Execute the run, without the check."""
-        notes = self._notes
-        notes.note("begin", FORMAT, os.getpid(), before())
-        notes.note(
+        observations = self._observations
+        observations.record("begin", FORMAT, os.getpid(), before())
+        observations.record(
             "run",
             before(),
             {
@@ -257,7 +262,7 @@ class _Run:
         )
         async with self.adapter as adapter:
             self.report(f"{len(adapter.nodes)} nodes serve at {adapter.uri}")
-            service_addresses = places_of(adapter.uri, adapter.nodes)
+            service_addresses = endpoints_of(adapter.uri, adapter.nodes)
             for address in (service_addresses.proxies, *service_addresses.gateways):
                 if address:
                     self.report(f"and at {address}")
@@ -292,9 +297,9 @@ class _Run:
             return
 
         def changed(mode: str, asked_at: float, answered_at: float) -> None:
-            self._notes.note("mode", mode, asked_at, answered_at)
+            self._observations.record("mode", mode, asked_at, answered_at)
 
-        self.walker = Walker(
+        self.mode_sequence = ModeSequence(
             walk,
             self.plan.scenario,
             self.adapter.uri,
@@ -303,7 +308,7 @@ class _Run:
             on_mode_changed=changed,
             print_line=self.report,
         )
-        await self.walker.set_up()
+        await self.mode_sequence.set_up()
 
     async def _run_load(self, ask_leader: "Callable[[], Any]") -> None:
         player = FaultPlayer(
@@ -318,7 +323,7 @@ class _Run:
         await self.clients.start_all()
         await self._wait_first_ack()
         self.report("clients write; faults begin")
-        self._notes.note("run", before(), {"begun_at": before()})
+        self._observations.record("run", before(), {"begun_at": before()})
         is_over = player.targets.is_over
 
         def end() -> None:
@@ -331,17 +336,17 @@ class _Run:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
-                follow_commands, self.plan.directory, {MEND: player.end_faults, END: end}
+                follow_commands, self.plan.directory, {END_FAULTS: player.end_faults, END: end}
             )
             nursery.start_soon(count_down)
             async with trio.open_nursery() as fault_nursery:
                 fault_nursery.start_soon(player.run)
-                if self.walker is not None:
-                    fault_nursery.start_soon(self.walker.run, is_over)
+                if self.mode_sequence is not None:
+                    fault_nursery.start_soon(self.mode_sequence.run, is_over)
             nursery.cancel_scope.cancel()
         await player.heal()
-        end_note = {"ended_at": after(), "gone": player.targets.refusing_nodes}
-        self._notes.note("run", before(), end_note)
+        end_observation = {"ended_at": after(), "gone": player.targets.refusing_nodes}
+        self._observations.record("run", before(), end_observation)
         self.report("no more faults; all nodes that can run are running")
         self.failures += player.unexpected_exits
 
@@ -381,12 +386,12 @@ class _Run:
         self.report(
             f"every log was written and read completely, in {time.monotonic() - begun_at:.1f} s"
         )
-        self._notes.note("run", before(), {"failures": self.failures})
+        self._observations.record("run", before(), {"failures": self.failures})
 
     def fault_begins(self, kind: str, names: Sequence[str], text: str) -> int:
         """See `FaultRecorder`."""
         self._fault_count += 1
-        self._notes.note("fault", self._fault_count, kind, list(names), before(), text)
+        self._observations.record("fault", self._fault_count, kind, list(names), before(), text)
         self._print_line(
             f"{time.monotonic() - self._start:6.1f} s  fault {self._fault_count}: {kind} {', '.join(names)}"
         )
@@ -394,7 +399,7 @@ class _Run:
 
     def fault_ends(self, number: int, text: str) -> None:
         """See `FaultRecorder`."""
-        self._notes.note("over", number, after(), text)
+        self._observations.record("over", number, after(), text)
         self._print_line(
             f"{time.monotonic() - self._start:6.1f} s  fault {number} ended: {text[:160]}"
         )
@@ -405,12 +410,15 @@ class _Run:
         for node in self.adapter.nodes:
             (logs_directory / f"{node.name}.txt").write_text(self.adapter.log_of(node.name))
 
-    def check_history(self) -> JudgedRun:
+    def check_history(self) -> CheckedRun:
         """Join the history into one file, and check it."""
         self._file.close()
         history = self.plan.directory / HISTORY
         with history.open("wb") as out:
-            for path in [self.plan.directory / f"{RUNNER}.notes", *self.clients.note_files()]:
+            for path in [
+                self.plan.directory / f"{RUNNER}.notes",
+                *self.clients.observation_files(),
+            ]:
                 content = path.read_bytes()
                 out.write(content[: content.rfind(b"\n") + 1])
         checked_run = check(history)
@@ -426,26 +434,26 @@ class _Run:
         return f"dlog chaos run {shlex.quote(plan.file)} --seed {plan.seed}{options}"
 
 
-def check(history: Path) -> JudgedRun:
+def check(history: Path) -> CheckedRun:
     """Check a stored history."""
     content = history.read_bytes()
-    notes = read_notes(content.splitlines(keepends=True))
-    run_verdict = judge(notes)
+    observations = read_observations(content.splitlines(keepends=True))
+    run_result = check_run(observations)
     run_fields = {
-        key: value for key, value in notes.run.items() if key not in ("bounds", "failures")
+        key: value for key, value in observations.run.items() if key not in ("bounds", "failures")
     }
     result = {
         **run_fields,
-        **to_json(run_verdict, notes),
+        **to_json(run_result, observations),
         "history": {
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
         },
     }
-    return JudgedRun(run_verdict, notes, result, history.parent, history)
+    return CheckedRun(run_result, observations, result, history.parent, history)
 
 
-def write_result(checked_run: JudgedRun) -> Path:
+def write_result(checked_run: CheckedRun) -> Path:
     """Write ``result.json`` next to the history."""
     path = checked_run.directory / "result.json"
     write_file(path, json.dumps(checked_run.result, indent=1) + "\n")

@@ -30,7 +30,7 @@ from ....runtime.interfaces.host import Address, Host
 from ....runtime.net.rpc import Endpoint
 from ....runtime.protocol.frames import Op
 from ....runtime.protocol.handshake import Hello
-from ...verify.checks.independent_authorizer import SecondJudge
+from ...verify.checks.independent_authorizer import IndependentAuthorizer
 
 CONNECTIONS_MAX = 200
 """Limit of a node: a sixth for unauthenticated peers, an eighth for nodes, and three quarters of the rest
@@ -57,7 +57,7 @@ class Shares:
     def __init__(
         self,
         now: Callable[[], float],
-        reference: SecondJudge,
+        reference: IndependentAuthorizer,
         fail: Callable[[str], None],
         *,
         greedy_user: str,

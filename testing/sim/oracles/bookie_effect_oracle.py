@@ -16,7 +16,7 @@ from ....bookie.format.entry import HEADER, HEADER_BYTES
 from ....runtime.protocol.capabilities import CapabilityKind
 from ....runtime.protocol.capability_messages import BookieKeysReply
 from ....runtime.protocol.frames import Op
-from ...verify.checks.independent_authorizer import SecondJudge
+from ...verify.checks.independent_authorizer import IndependentAuthorizer
 from .connection_observer import Asked, ConnectionOracle, ObservedConnection, SessionFrame
 from .disclosure_oracle import DisclosureOracle
 
@@ -55,7 +55,7 @@ class BookieEffectOracle(ConnectionOracle):
     def __init__(
         self,
         now: Callable[[], float],
-        reference: SecondJudge,
+        reference: IndependentAuthorizer,
         disclosure: DisclosureOracle,
         fail: Callable[[str], None],
         *,

@@ -27,7 +27,7 @@ from ....runtime.protocol.capability_messages import (
 )
 from ....runtime.protocol.frames import Op, error_from
 from ....runtime.protocol.tokens import PREFIX, read_token
-from ...verify.checks.independent_authorizer import Policy, SecondJudge
+from ...verify.checks.independent_authorizer import IndependentAuthorizer, Policy
 from .connection_observer import Asked, ConnectionOracle, ObservedConnection, SessionFrame
 
 SECRET = b"secret/"
@@ -36,13 +36,14 @@ SECRET = b"secret/"
 class DisclosureOracle(ConnectionOracle):
     """A `ConnectionOracle` of the answers of metadata nodes."""
 
-    def __init__(self, reference: SecondJudge, fail: Callable[[str], None]) -> None:
+    def __init__(self, reference: IndependentAuthorizer, fail: Callable[[str], None]) -> None:
         self._reference = reference
         self._fail = fail
         self.checked_answers = 0
         """Number of checks while authorization was enforced."""
         self.given_capabilities: dict[tuple[str, bytes], int] = {}
-        """Maps a machine and a capability to the newest `SecondJudge.revision` at which it was given."""
+        """Maps a machine and a capability to the newest `IndependentAuthorizer.revision` at which it was
+        given."""
 
     def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
         """Check an answer of a metadata node; see `ConnectionOracle`."""

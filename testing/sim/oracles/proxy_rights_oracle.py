@@ -22,7 +22,7 @@ from ....runtime.interfaces.errors import DistributedLogError, NotAllowed
 from ....runtime.interfaces.host import Host
 from ....runtime.net.tls import token_credentials
 from ....runtime.protocol.frames import Op
-from ...verify.checks.independent_authorizer import SecondJudge
+from ...verify.checks.independent_authorizer import IndependentAuthorizer
 from ...verify.history.run_history import RunHistory
 from ...verify.workloads.workload import as_read
 from .connection_observer import ConnectionOracle, ObservedConnection, SessionFrame
@@ -52,7 +52,7 @@ class AtProxies(ConnectionOracle):
     def __init__(
         self,
         now: Callable[[], float],
-        reference: SecondJudge,
+        reference: IndependentAuthorizer,
         fail: Callable[[str], None],
         *,
         stalled_until: Callable[[str], float],

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ....runtime.interfaces.errors import DistributedLogError, NotAuthenticated
 from ....runtime.protocol.frames import Op
-from ...verify.checks.independent_authorizer import SecondJudge
+from ...verify.checks.independent_authorizer import IndependentAuthorizer
 from ..world.scheduler import EPOCH_S
 from .connection_observer import ConnectionOracle, ObservedConnection, SessionFrame
 
@@ -45,7 +45,7 @@ class TokenEnds(ConnectionOracle):
     def __init__(
         self,
         now: Callable[[], float],
-        reference: SecondJudge,
+        reference: IndependentAuthorizer,
         fail: Callable[[str], None],
         *,
         tolerance_s: float,

@@ -85,7 +85,7 @@ from ....runtime.protocol.frames import Op, pack
 from ....runtime.protocol.handshake import Hello
 from ....runtime.protocol.tokens import READ
 from ...verify.checks.history_check import Violation
-from ...verify.checks.independent_authorizer import SecondJudge
+from ...verify.checks.independent_authorizer import IndependentAuthorizer
 from ...verify.workloads import workload
 from ..faults.overload import (
     CONNECTIONS_MAX,
@@ -214,7 +214,9 @@ class TrustedRun(LogRun):
 
     def _make_oracles(self) -> None:
         simulation = self.simulation
-        self.independent_authorizer = SecondJudge(self._fail, stolen_bookies={CERTIFICATES[THIEF]})
+        self.independent_authorizer = IndependentAuthorizer(
+            self._fail, stolen_bookies={CERTIFICATES[THIEF]}
+        )
         self.connection_observer = ConnectionObserver(
             lambda: simulation.now, lambda: self.independent_authorizer.revision
         )

@@ -9,7 +9,7 @@ which a client caches an earlier refusal.
 from dataclasses import dataclass
 from math import inf
 
-from ..history.observations import DONE, REFUSED, PipelineObservations, Try
+from ..history.observations import DONE, REFUSED, PipelineObservations, UnauthorizedAttempt
 
 REQUIRED = "required"
 FORGET_S = 2.0
@@ -31,25 +31,25 @@ class RightsVerdict:
     """Attempts of unauthorized clients that succeeded in the other modes."""
 
 
-def check_rights(notes: PipelineObservations) -> RightsVerdict:
+def check_rights(observations: PipelineObservations) -> RightsVerdict:
     """Return the result of the check; an empty one if the mode never changed."""
     verdict = RightsVerdict([])
-    if not notes.modes:
+    if not observations.modes:
         return verdict
-    mode_spans = _spans(notes)
-    for attempt in notes.attempts:
+    mode_spans = _spans(observations)
+    for attempt in observations.attempts:
         for mode, begun_at, ended_at in mode_spans:
             if begun_at <= attempt.begun_at and attempt.ended_at <= ended_at:
-                _judge_try(verdict, mode, attempt)
+                _check_attempt(verdict, mode, attempt)
     was_required = False
-    for change in notes.modes:
+    for change in observations.modes:
         verdict.rounds += change.mode == "open" and was_required
         was_required = change.mode == REQUIRED or (was_required and change.mode != "open")
-    intruders = {attempt.who for attempt in notes.attempts}
-    begun_at = float(notes.run.get("begun_at", 0.0))
-    for who, when, text in _said(notes):
+    intruders = {attempt.who for attempt in observations.attempts}
+    begun_at = float(observations.run.get("begun_at", 0.0))
+    for who, when, text in _said(observations):
         if (
-            who in notes.clients
+            who in observations.clients
             and who not in intruders
             and any(refusal in text for refusal in REFUSALS)
         ):
@@ -60,7 +60,7 @@ def check_rights(notes: PipelineObservations) -> RightsVerdict:
     return verdict
 
 
-def _judge_try(verdict: RightsVerdict, mode: str, attempt: Try) -> None:
+def _check_attempt(verdict: RightsVerdict, mode: str, attempt: UnauthorizedAttempt) -> None:
     description = (
         f"{attempt.who}, which is not authorized, tried to {attempt.what}, in mode {mode}, and"
     )
@@ -76,20 +76,20 @@ def _judge_try(verdict: RightsVerdict, mode: str, attempt: Try) -> None:
             )
 
 
-def _spans(notes: PipelineObservations) -> list[tuple[str, float, float]]:
+def _spans(observations: PipelineObservations) -> list[tuple[str, float, float]]:
     """Return (mode, from, to): the times in which a mode certainly applied without cached refusals."""
     spans, mode, since = [], "open", -inf
-    for change in notes.modes:
+    for change in observations.modes:
         spans.append((mode, since, change.asked_at))
         forget_s = FORGET_S if mode == REQUIRED and change.mode != REQUIRED else 0.0
         mode, since = change.mode, change.answered_at + forget_s
     return [*spans, (mode, since, inf)]
 
 
-def _said(notes: PipelineObservations) -> list[tuple[str, float, str]]:
+def _said(observations: PipelineObservations) -> list[tuple[str, float, str]]:
     """Return (client, time, text) of all errors."""
-    errors = [(who, when, text) for when, who, text in notes.remarks]
-    for log in notes.logs.values():
+    errors = [(who, when, text) for when, who, text in observations.remarks]
+    for log in observations.logs.values():
         errors += [
             (failure.who, failure.ended_at, failure.error)
             for failure in log.sessions.values()

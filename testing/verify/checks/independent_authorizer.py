@@ -118,7 +118,7 @@ class KnownLedger:
     state: LedgerState
 
 
-class SecondJudge:
+class IndependentAuthorizer:
     """Checks one run.
 
     ``fail`` receives the violations. ``stolen_bookies`` are the bookies whose certificate was stolen.

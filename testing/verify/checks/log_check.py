@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..history.observations import Acked, LogNotes, Piece
+from ..history.observations import Acked, LogObservations, Piece
 from ..history.run_history import Outcome, Position
 from .read_check import Readings, at
 
@@ -51,24 +51,24 @@ class LogVerdict:
             self.violations.append(text)
 
 
-def check_log_notes(notes: LogNotes, final: Sequence[Piece]) -> LogVerdict:
+def check_log_observations(observations: LogObservations, final: Sequence[Piece]) -> LogVerdict:
     """Check the observations of a log.
 
     Args:
-        notes: The observations.
+        observations: The observations.
         final: The log, as read at the end from its earliest record on.
     """
-    return _Judge(notes, final).check()
+    return _Judge(observations, final).check()
 
 
 class _Judge:
-    def __init__(self, notes: LogNotes, final: Sequence[Piece]) -> None:
-        self.notes = notes
+    def __init__(self, observations: LogObservations, final: Sequence[Piece]) -> None:
+        self.observations = observations
         self.final = final
-        self.verdict = LogVerdict(notes.name)
+        self.verdict = LogVerdict(observations.name)
         truncation_points = [
             truncation.to
-            for truncation in notes.truncations
+            for truncation in observations.truncations
             if truncation.outcome is not Outcome.REFUSED
         ]
         self.truncated_below: Position | None = max(truncation_points, default=None)
@@ -83,9 +83,9 @@ class _Judge:
         """By session: [first, end) of records that were definitely refused."""
 
     def check(self) -> LogVerdict:
-        notes, verdict = self.notes, self.verdict
-        verdict.sessions = len(notes.sessions)
-        for failed in notes.failed:
+        observations, verdict = self.observations, self.verdict
+        verdict.sessions = len(observations.sessions)
+        for failed in observations.failed:
             if failed.outcome is Outcome.REFUSED:
                 verdict.refused += failed.count
                 refused_range = (failed.first, failed.first + failed.count)
@@ -98,11 +98,11 @@ class _Judge:
         self._check_refused()
         self._check_real_time()
         readings = Readings(self.final, self.truncated_below, verdict.add_violation)
-        for reading in notes.readings:
+        for reading in observations.readings:
             readings.check(reading)
         verdict.readings, verdict.read = readings.reading_count, readings.read_records
         handed_over = sum(
-            self._submitted_count(session) for session in notes.sessions
+            self._submitted_count(session) for session in observations.sessions
         )  # neither acknowledged nor refused: unknown
         verdict.unknown = max(0, handed_over - verdict.acked - verdict.refused)
         return verdict
@@ -151,7 +151,7 @@ class _Judge:
     def _check_truncation(self, first: Piece) -> None:
         """Check that all records at or after the truncation point that were read are still there (G6)."""
         assert self.truncated_below is not None
-        for reading in self.notes.readings:
+        for reading in self.observations.readings:
             for piece in reading.pieces:
                 end = (piece.segment, piece.entry, piece.slot + piece.records - 1)
                 if (
@@ -170,7 +170,7 @@ class _Judge:
         """
         add_violation = self.verdict.add_violation
         for number, pieces in self.pieces_by_session.items():
-            session = self.notes.sessions.get(number)
+            session = self.observations.sessions.get(number)
             if session is None:
                 add_violation(
                     f"phantom: {at(pieces[0])} is of session {number}, which no client opened"
@@ -238,7 +238,7 @@ class _Judge:
     def _check_acks(self) -> None:
         """Check that acknowledged records are at their positions (G3)."""
         acked_ranges: dict[int, list[tuple[int, int]]] = {}
-        for acked in self.notes.acked:
+        for acked in self.observations.acked:
             self.verdict.acked += acked.count
             acked_ranges.setdefault(acked.session, []).append(
                 (acked.first, acked.first + acked.count)
@@ -317,12 +317,12 @@ class _Judge:
     def _check_real_time(self) -> None:
         """Check that a record begun after an acknowledgement follows the acknowledged record (G3, G4)."""
         spans: list[tuple[float, float, int, int, int]] = []  # begun, ended, low, high, session
-        for acked in self.notes.acked:
+        for acked in self.observations.acked:
             sequence_range = self._sequence_range(acked.session, acked.first, acked.count)
             if sequence_range is not None:
                 spans.append((acked.begun_at, acked.ended_at, *sequence_range, acked.session))
         acked_spans = list(spans)
-        for failed in self.notes.failed:
+        for failed in self.observations.failed:
             sequence_range = self._sequence_range(failed.session, failed.first, failed.count)
             if sequence_range is not None:
                 spans.append((failed.begun_at, float("inf"), *sequence_range, failed.session))
@@ -358,12 +358,12 @@ class _Judge:
         return (low, high) if low >= 0 else None
 
     def _submitted_count(self, number: int) -> int:
-        session = self.notes.sessions[number]
+        session = self.observations.sessions[number]
         if session.submitted is not None:
             return session.submitted
         # The session was killed. Its records are known only from acknowledgements and from the log.
-        known_counts = [a.first + a.count for a in self.notes.acked if a.session == number]
-        known_counts += [f.first + f.count for f in self.notes.failed if f.session == number]
+        known_counts = [a.first + a.count for a in self.observations.acked if a.session == number]
+        known_counts += [f.first + f.count for f in self.observations.failed if f.session == number]
         known_counts += [
             piece.counter + piece.records for piece in self.by_counter.get(number, [])[-1:]
         ]

@@ -63,7 +63,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(slots=True)
-class NotedSession:
+class ObservedSession:
     """A writer, from its opening to its end."""
 
     number: int
@@ -130,7 +130,7 @@ class RequestedTruncation:
 
 
 @dataclass(slots=True)
-class Try:
+class UnauthorizedAttempt:
     """An attempt of an unauthorized client."""
 
     who: str
@@ -151,7 +151,7 @@ class ModeChange:
 
 
 @dataclass(slots=True)
-class FaultNote:
+class ObservedFault:
     """A fault, as the runner injected it."""
 
     number: int
@@ -164,11 +164,11 @@ class FaultNote:
 
 
 @dataclass(slots=True)
-class LogNotes:
+class LogObservations:
     """All observations of one log."""
 
     name: str
-    sessions: dict[int, NotedSession] = field(default_factory=dict)
+    sessions: dict[int, ObservedSession] = field(default_factory=dict)
     acked: list[Acked] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
     readings: list[ReadPart] = field(default_factory=list)
@@ -179,10 +179,10 @@ class LogNotes:
 class PipelineObservations:
     """All observations of a run."""
 
-    logs: dict[str, LogNotes] = field(default_factory=dict)
+    logs: dict[str, LogObservations] = field(default_factory=dict)
     registers: list[RegisterCall] = field(default_factory=list)
-    faults: list[FaultNote] = field(default_factory=list)
-    attempts: list[Try] = field(default_factory=list)
+    faults: list[ObservedFault] = field(default_factory=list)
+    attempts: list[UnauthorizedAttempt] = field(default_factory=list)
     modes: list[ModeChange] = field(default_factory=list)
     """In order."""
     remarks: list[tuple[float, str, str]] = field(default_factory=list)
@@ -192,19 +192,19 @@ class PipelineObservations:
     run: dict[str, Any] = field(default_factory=dict)
     """Values from the runner: ``scenario``, ``seed``, ``begun_at``, ``ended_at`` and limits."""
 
-    def log(self, name: str) -> LogNotes:
+    def log(self, name: str) -> LogObservations:
         """Return the observations of one log, creating them if there are none yet."""
-        return self.logs.setdefault(name, LogNotes(name))
+        return self.logs.setdefault(name, LogObservations(name))
 
 
-class Notebook:
+class ObservationWriter:
     """Writes observations: each call passes one complete line to ``write``."""
 
     def __init__(self, who: str, write: Callable[[bytes], object]) -> None:
         self.who = who
         self._write = write
 
-    def note(self, kind: str, *fields: Any) -> None:
+    def record(self, kind: str, *fields: Any) -> None:
         """Write one line.
 
         The caller rounds times to 0.1 ms: starts down, and ends up.
@@ -217,11 +217,11 @@ class _Reader:
     """Converts lines to `PipelineObservations`."""
 
     def __init__(self) -> None:
-        self.run_notes = PipelineObservations()
-        self._sessions: dict[int, LogNotes] = {}
+        self.observations = PipelineObservations()
+        self._sessions: dict[int, LogObservations] = {}
         self._readings: dict[tuple[str, int], ReadPart] = {}
         self._calls: dict[tuple[str, int], RegisterCall] = {}
-        self._faults: dict[int, FaultNote] = {}
+        self._faults: dict[int, ObservedFault] = {}
 
     def add_line(self, line: Sequence[Any]) -> None:
         who, kind, *fields = line
@@ -230,7 +230,7 @@ class _Reader:
     def _begin(self, who: str, number: int, pid: int, t: float) -> None:
         if number != FORMAT:
             raise CorruptData(f"observations of format {number}; this version reads {FORMAT}")
-        self.run_notes.clients[who] = self.run_notes.clients.get(who, 0) + 1
+        self.observations.clients[who] = self.observations.clients.get(who, 0) + 1
         for number_key in [number_key for number_key in self._readings if number_key[0] == who]:
             del self._readings[
                 number_key
@@ -239,11 +239,11 @@ class _Reader:
             del self._calls[number_key]
 
     def _open(self, who: str, session: int, log: str, takeover: bool, t0: float, t1: float) -> None:
-        notes = self.run_notes.log(log)
+        observations = self.observations.log(log)
         if session in self._sessions:
             raise CorruptData(f"session {session} was opened twice")
-        notes.sessions[session] = NotedSession(session, log, who, t1)
-        self._sessions[session] = notes
+        observations.sessions[session] = ObservedSession(session, log, who, t1)
+        self._sessions[session] = observations
 
     def _ack(self, who: str, session: int, first: int, t0: float, t1: float, places: Any) -> None:
         runs = [(int(a), int(b), int(c), int(d)) for a, b, c, d in places]
@@ -265,13 +265,17 @@ class _Reader:
         )
 
     def _end(self, who: str, session: int, submitted: int, t: float, error: str) -> None:
-        session_note = self._sessions[session].sessions[session]
-        session_note.submitted, session_note.ended_at, session_note.error = submitted, t, error
+        observed_session = self._sessions[session].sessions[session]
+        observed_session.submitted, observed_session.ended_at, observed_session.error = (
+            submitted,
+            t,
+            error,
+        )
 
     def _read(self, who: str, reading: int, log: str, t: float, start: Any) -> None:
         part = ReadPart(who, log, t, _position(start) if start is not None else None)
         self._readings[who, reading] = part
-        self.run_notes.log(log).readings.append(part)
+        self.observations.log(log).readings.append(part)
 
     def _got(self, who: str, reading: int, t: float, pieces: Any) -> None:
         self._readings[who, reading].pieces += [Piece(*map(int, piece)) for piece in pieces]
@@ -280,7 +284,7 @@ class _Reader:
         self._readings[who, reading].is_complete = True
 
     def _cut(self, who: str, log: str, t0: float, t1: float, to: Any, outcome: str) -> None:
-        self.run_notes.log(log).truncations.append(
+        self.observations.log(log).truncations.append(
             RequestedTruncation(log, t0, t1, _position(to), Outcome(outcome))
         )
 
@@ -289,7 +293,7 @@ class _Reader:
     ) -> None:
         call = RegisterCall(who, key, kind, t, expected, wrote)
         self._calls[who, n] = call
-        self.run_notes.registers.append(call)
+        self.observations.registers.append(call)
 
     def _answer(
         self, who: str, n: int, t: float, outcome: str, succeeded: bool, version: int, value: str
@@ -301,27 +305,27 @@ class _Reader:
         call.succeeded, call.version, call.value = succeeded, version, value
 
     def _try(self, who: str, what: str, t0: float, t1: float, outcome: str) -> None:
-        self.run_notes.attempts.append(Try(who, what, t0, t1, outcome))
+        self.observations.attempts.append(UnauthorizedAttempt(who, what, t0, t1, outcome))
 
     def _mode(self, who: str, mode: str, t0: float, t1: float) -> None:
-        self.run_notes.modes.append(ModeChange(mode, t0, t1))
+        self.observations.modes.append(ModeChange(mode, t0, t1))
 
     def _fault(self, who: str, n: int, kind: str, targets: Any, t: float, text: str) -> None:
-        fault = FaultNote(n, kind, [str(target) for target in targets], t, text)
+        fault = ObservedFault(n, kind, [str(target) for target in targets], t, text)
         self._faults[n] = fault
-        self.run_notes.faults.append(fault)
+        self.observations.faults.append(fault)
 
     def _over(self, who: str, n: int, t: float, text: str) -> None:
         self._faults[n].ended_at, self._faults[n].end_text = t, text
 
     def _run(self, who: str, t: float, table: dict[str, Any]) -> None:
-        self.run_notes.run.update(table)
+        self.observations.run.update(table)
 
     def _note(self, who: str, t: float, text: str) -> None:
-        self.run_notes.remarks.append((t, who, text))
+        self.observations.remarks.append((t, who, text))
 
 
-def read_notes(lines: Iterable[bytes]) -> PipelineObservations:
+def read_observations(lines: Iterable[bytes]) -> PipelineObservations:
     """Return the observations of a run.
 
     Raises:
@@ -337,7 +341,7 @@ def read_notes(lines: Iterable[bytes]) -> PipelineObservations:
             raise CorruptData(
                 f"line {number} is not an observation: {type(error).__name__}: {error}: {note_line[:120]!r}"
             ) from None
-    return reader.run_notes
+    return reader.observations
 
 
 def _position(fields: Iterable[Any]) -> Position:

@@ -171,25 +171,25 @@ class RunHistory:
                     begun_at,
                     ended_at,
                     Outcome(outcome),
-                    _position(position),
+                    _optional_position(position),
                     error,
                 )
             )
         for reader, begun_at, start, records in readings:
-            reading = history.begin_reading(reader, begun_at, _position(start))
+            reading = history.begin_reading(reader, begun_at, _optional_position(start))
             for dlsn, sequence_id, txid, value in records:
                 decoded_value = None if value is None else Value(*value)
                 reading.records.append(
-                    ObservedRecord(_must(dlsn), sequence_id, txid, decoded_value)
+                    ObservedRecord(_position(dlsn), sequence_id, txid, decoded_value)
                 )
         history.writers = max((append.value.writer for append in history.attempts), default=0)
         return history
 
 
-def _position(fields: Iterable[int] | None) -> Position | None:
-    return None if fields is None else _must(fields)
+def _optional_position(fields: Iterable[int] | None) -> Position | None:
+    return None if fields is None else _position(fields)
 
 
-def _must(fields: Iterable[int]) -> Position:
+def _position(fields: Iterable[int]) -> Position:
     segment, entry, slot = fields
     return segment, entry, slot

@@ -54,12 +54,12 @@ class TimeLine:
         return longest
 
 
-def time_line(notes: PipelineObservations, begun_at: float, ended_at: float) -> TimeLine:
+def time_line(observations: PipelineObservations, begun_at: float, ended_at: float) -> TimeLine:
     """Return the acknowledgements of all logs between two times."""
     result = TimeLine(begun_at, ended_at)
     steps = max(1, int((ended_at - begun_at) / STEP_S + 0.999))
     by_step: list[list[tuple[float, int]]] = [[] for _ in range(steps)]
-    for log in notes.logs.values():
+    for log in observations.logs.values():
         for acked in log.acked:
             if begun_at <= acked.ended_at < ended_at:
                 step = by_step[min(steps - 1, int((acked.ended_at - begun_at) / STEP_S))]

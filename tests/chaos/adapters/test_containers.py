@@ -260,7 +260,7 @@ def test_without_need_nodes_keep_their_volumes_and_clocks() -> None:
 
 async def test_a_process_is_seen_to_run_and_to_end() -> None:
     process = await trio.lowlevel.open_process(["sleep", "60"])
-    watched = engine.Watched(process.pid)
+    watched = engine.ObservedProcess(process.pid)
     try:
         assert watched.is_running() is True
         process.kill()
@@ -269,4 +269,6 @@ async def test_a_process_is_seen_to_run_and_to_end() -> None:
     finally:
         watched.close()
     assert watched.is_running() is None
-    assert engine.Watched(0).is_running() is None, "a container that does not run has process 0"
+    assert engine.ObservedProcess(0).is_running() is None, (
+        "a container that does not run has process 0"
+    )

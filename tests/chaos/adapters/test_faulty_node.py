@@ -7,7 +7,7 @@ import pytest
 from distributedlog.metadata.state.kv_state import VALUE_HEADER, KeyValueState
 from distributedlog.runtime import machine
 from distributedlog.testing.chaos.adapters.faulty_node import MovedClock, flip_when_told
-from distributedlog.testing.chaos.model.adapter import last_words
+from distributedlog.testing.chaos.model.adapter import last_error
 
 
 def test_the_wall_clock_is_off_by_what_the_file_says(tmp_path: Path) -> None:
@@ -56,10 +56,10 @@ def test_the_last_error_is_what_a_node_ended_with() -> None:
         '{"level": "info", "message": "goodbye"}\n'
     )
 
-    assert last_words(log) == "DiskFailed: x"
-    assert last_words('{"level": "info", "message": "serves"}\n') == "serves"
+    assert last_error(log) == "DiskFailed: x"
+    assert last_error('{"level": "info", "message": "serves"}\n') == "serves"
     assert (
-        last_words("Traceback (most recent call last):\nAssertionError: no\n")
+        last_error("Traceback (most recent call last):\nAssertionError: no\n")
         == "AssertionError: no"
     )
-    assert last_words("") == ""
+    assert last_error("") == ""

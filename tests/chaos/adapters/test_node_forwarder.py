@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from distributedlog.testing.chaos.adapters.node_forwarder import (
+    LinkConditions,
     NodeForwarder,
-    Weather,
     owner_of,
     who_holds,
 )
@@ -30,7 +30,7 @@ async def _echo(stream: trio.SocketStream) -> None:
 
 
 @asynccontextmanager
-async def door(weather: Weather, source: str = "a") -> AsyncIterator[int]:
+async def door(weather: LinkConditions, source: str = "a") -> AsyncIterator[int]:
     """A door named "b" to an echo server; everybody who comes is ``source``. Gives its port."""
     async with trio.open_nursery() as nursery:
         inner = await trio.open_tcp_listeners(0, host=HOST)
@@ -59,7 +59,7 @@ async def heard(stream: trio.SocketStream, within_s: float = A_WHILE_S) -> bytes
 
 
 async def test_bytes_pass_both_ways_while_nothing_is_cut() -> None:
-    async with door(Weather()) as port, await trio.open_tcp_stream(HOST, port) as stream:
+    async with door(LinkConditions()) as port, await trio.open_tcp_stream(HOST, port) as stream:
         await stream.send_all(b"hello")
 
         assert await heard(stream, 10.0) == b"hello"
@@ -68,7 +68,7 @@ async def test_bytes_pass_both_ways_while_nothing_is_cut() -> None:
 @pytest.mark.parametrize("link", [("a", "b"), ("b", "a")])
 async def test_a_cut_link_holds_bytes_and_gives_them_after_the_heal(link: tuple[str, str]) -> None:
     """As a partitioned TCP connection does: silent, not reset."""
-    weather = Weather()
+    weather = LinkConditions()
     async with door(weather) as port, await trio.open_tcp_stream(HOST, port) as stream:
         await stream.send_all(b"1")
         assert await heard(stream, 10.0) == b"1"
@@ -84,7 +84,7 @@ async def test_a_cut_link_holds_bytes_and_gives_them_after_the_heal(link: tuple[
 
 
 async def test_a_new_connection_over_a_cut_link_hangs_until_the_heal() -> None:
-    weather = Weather(cut={("b", "a"): 1})
+    weather = LinkConditions(cut={("b", "a"): 1})
     async with door(weather) as port, await trio.open_tcp_stream(HOST, port) as stream:
         await stream.send_all(b"x")
         assert await heard(stream) is None
@@ -95,7 +95,7 @@ async def test_a_new_connection_over_a_cut_link_hangs_until_the_heal() -> None:
 
 
 async def test_links_of_others_are_not_touched() -> None:
-    weather = Weather(cut={("c", "b"): 1, ("b", CLIENTS): 1})
+    weather = LinkConditions(cut={("c", "b"): 1, ("b", CLIENTS): 1})
     async with door(weather) as port, await trio.open_tcp_stream(HOST, port) as stream:
         await stream.send_all(b"x")
 
@@ -103,7 +103,7 @@ async def test_links_of_others_are_not_touched() -> None:
 
 
 async def test_a_slow_link_delays() -> None:
-    weather = Weather(slow={("a", "b"): (A_WHILE_S * 3, 0.0)})
+    weather = LinkConditions(slow={("a", "b"): (A_WHILE_S * 3, 0.0)})
     async with door(weather) as port, await trio.open_tcp_stream(HOST, port) as stream:
         await stream.send_all(b"x")
 
@@ -114,7 +114,7 @@ async def test_a_slow_link_delays() -> None:
 async def test_a_dead_node_closes_the_connection_that_comes_to_its_door() -> None:
     async with trio.open_nursery() as nursery:
         port, nobody = await free_port(), await free_port()
-        made = NodeForwarder("b", (HOST, port), (HOST, nobody), Weather(), lambda _: "a")
+        made = NodeForwarder("b", (HOST, port), (HOST, nobody), LinkConditions(), lambda _: "a")
         await nursery.start(made.run)
         async with await trio.open_tcp_stream(HOST, port) as stream:
             assert await heard(stream, 10.0) == b""

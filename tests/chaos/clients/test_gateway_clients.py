@@ -9,9 +9,9 @@ from typing import Any
 
 import trio
 
-from distributedlog.testing.chaos.clients.client_context import Life
+from distributedlog.testing.chaos.clients.client_context import ClientLife
 from distributedlog.testing.chaos.clients.gateway_clients import post
-from distributedlog.testing.verify.history.observations import Notebook
+from distributedlog.testing.verify.history.observations import ObservationWriter
 
 Said = tuple[int, dict[str, Any]]
 
@@ -78,7 +78,7 @@ async def play(gateway: Gateway, kind: str) -> list[list[Any]]:
             seen.set()
 
     options = {"log": "posted", "rate": 40.0, "payload_bytes": 40}
-    life = Life("poster-1", "poster", options, 7, {}, 1, Notebook("poster-1", note))
+    life = ClientLife("poster-1", "poster", options, 7, {}, 1, ObservationWriter("poster-1", note))
     with served(gateway) as url:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(post, life, [url])

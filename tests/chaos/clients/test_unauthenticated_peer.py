@@ -8,11 +8,11 @@ import pytest
 import trio
 
 from distributedlog.testing.chaos.clients import cluster_endpoints as places
-from distributedlog.testing.chaos.clients.cluster_endpoints import free_places
+from distributedlog.testing.chaos.clients.cluster_endpoints import free_addresses
 from distributedlog.testing.chaos.run.fault_player import STRANGE_WORDS, connect_unauthenticated
 from distributedlog.testing.chaos.run.runner import (
     END,
-    MEND,
+    END_FAULTS,
     follow_commands,
     is_pending,
     send_command,
@@ -45,7 +45,7 @@ async def test_a_stranger_knocks_until_it_is_ended(nursery: trio.Nursery) -> Non
 
 async def test_nobody_at_home_ends_no_stranger(nursery: trio.Nursery) -> None:
     told = Counter[str]()
-    [place] = await free_places(1)
+    [place] = await free_addresses(1)
     nursery.start_soon(connect_unauthenticated, place, 1000.0, told)
     while told["knocked"] < 3:  # noqa: ASYNC110 (a counter tells)
         await trio.sleep(0.001)
@@ -59,7 +59,7 @@ async def test_places_are_none_of_those_that_are_taken(monkeypatch: pytest.Monke
     monkeypatch.setattr(places, "PORT_HIGH", 31_040)
     taken = [("127.0.0.1", port) for port in range(31_000, 31_020)]
 
-    found = await free_places(8, taken)
+    found = await free_addresses(8, taken)
 
     assert len(set(found)) == 8
     assert not set(found) & set(taken)
@@ -69,17 +69,17 @@ async def test_a_word_is_heard_once(
     tmp_path: Path, nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     heard: list[str] = []
-    deeds = {MEND: lambda: heard.append(MEND), END: lambda: heard.append(END)}
+    deeds = {END_FAULTS: lambda: heard.append(END_FAULTS), END: lambda: heard.append(END)}
     nursery.start_soon(follow_commands, tmp_path, deeds)
     await trio.sleep(1.0)
     assert heard == []
 
-    send_command(tmp_path, MEND)
+    send_command(tmp_path, END_FAULTS)
     await trio.sleep(1.0)
     send_command(tmp_path, END)
     assert is_pending(tmp_path, END)
     await trio.sleep(1.0)
 
-    assert heard == [MEND, END]
+    assert heard == [END_FAULTS, END]
     assert not is_pending(tmp_path, END)
     nursery.cancel_scope.cancel()

@@ -10,10 +10,10 @@ from distributedlog.runtime.interfaces.errors import (
     WriteCancelled,
     WriteFailed,
 )
-from distributedlog.testing.chaos.clients.client_context import Life
+from distributedlog.testing.chaos.clients.client_context import ClientLife
 from distributedlog.testing.chaos.clients.readers import pieces
 from distributedlog.testing.chaos.clients.writers import ChaosWriterSession, consecutive
-from distributedlog.testing.verify.history.observations import Notebook, Piece
+from distributedlog.testing.verify.history.observations import ObservationWriter, Piece
 from distributedlog.testing.verify.history.run_history import Value, to_payload
 
 
@@ -56,8 +56,8 @@ def test_bytes_that_nobody_wrote_are_told_one_by_one() -> None:
 def session() -> tuple[ChaosWriterSession, list[list[Any]]]:
     """A session without a writer, and what it notes."""
     lines: list[list[Any]] = []
-    notes = Notebook("w", lambda line: lines.append(json.loads(line)))
-    life = Life("w", "writer", {}, 7, {}, 1, notes)
+    observations = ObservationWriter("w", lambda line: lines.append(json.loads(line)))
+    life = ClientLife("w", "writer", {}, 7, {}, 1, observations)
     return ChaosWriterSession(life, None, 7), lines  # type: ignore[arg-type]
 
 

@@ -9,16 +9,16 @@ from xml.etree import ElementTree
 import pytest
 
 from distributedlog.testing.chaos.run.html_report import page, write_report
-from distributedlog.testing.verify.checks.run_check import judge, to_json
-from distributedlog.testing.verify.history.observations import read_notes
+from distributedlog.testing.verify.checks.run_check import check_run, to_json
+from distributedlog.testing.verify.history.observations import read_observations
 from tests.verify.checks.test_run_check import Lines, lost, run_of, sound
 
 
 def result_of(lines: Lines) -> dict[str, Any]:
-    notes = read_notes(run_of(lines))
+    observations = read_observations(run_of(lines))
     return {
-        **{key: value for key, value in notes.run.items() if key != "bounds"},
-        **to_json(judge(notes), notes),
+        **{key: value for key, value in observations.run.items() if key != "bounds"},
+        **to_json(check_run(observations), observations),
         "scenario": "a <b> & c",
         "seed": 7,
         "command": "dlog chaos run 'a b' --seed 7",

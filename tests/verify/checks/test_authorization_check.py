@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from distributedlog.testing.verify.checks.authorization_check import FORGET_S, check_rights
-from distributedlog.testing.verify.history.observations import PipelineObservations, read_notes
+from distributedlog.testing.verify.history.observations import (
+    PipelineObservations,
+    read_observations,
+)
 
 WALK: list[list[Any]] = [
     ["runner", "mode", "report", 10.0, 10.1],
@@ -25,7 +28,7 @@ def tried(what: str, begun: float, outcome: str) -> list[Any]:
 
 def told(*more: list[Any]) -> PipelineObservations:
     lines = [*CLIENTS, *WALK, *more]
-    return read_notes(json.dumps(line).encode() + b"\n" for line in lines)
+    return read_observations(json.dumps(line).encode() + b"\n" for line in lines)
 
 
 def test_a_walk_on_which_all_is_as_it_should_be() -> None:
@@ -83,7 +86,7 @@ def test_a_round_is_one_that_came_back() -> None:
     more += [["runner", "mode", "required", 60.0, 60.0]]
 
     assert check_rights(told(*more)).rounds == 1
-    assert check_rights(read_notes([])).rounds == 0
+    assert check_rights(read_observations([])).rounds == 0
 
 
 def test_many_violations_are_some_and_a_number() -> None:

@@ -27,7 +27,10 @@ from distributedlog.metadata.model.commands import (
 from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
 from distributedlog.metadata.state.kv_state import KeyValueState
 from distributedlog.metadata.state.request_dedup import RequestDedup
-from distributedlog.testing.verify.checks.independent_authorizer import Policy, SecondJudge
+from distributedlog.testing.verify.checks.independent_authorizer import (
+    IndependentAuthorizer,
+    Policy,
+)
 from tests.metadata.auth.test_authorizer import (
     BILLS,
     LEDGERS,
@@ -53,7 +56,7 @@ class Run:
 
     def __init__(self, mode: str = "required") -> None:
         self.failed: list[str] = []
-        self.judge = SecondJudge(self.failed.append, stolen_bookies={"bookie/b9"})
+        self.authorizer = IndependentAuthorizer(self.failed.append, stolen_bookies={"bookie/b9"})
         self.state = KeyValueState()
         made = [
             *(
@@ -79,8 +82,10 @@ class Run:
         index = self.state.index + 1
         packed = encode_command(command)
         answer, events = self.state.apply(index, packed)
-        self.judge.on_applied(index, packed, answer, events, self.state.revision)
-        self.judge.on_applied(index, packed, answer, events, self.state.revision)  # by another node
+        self.authorizer.on_applied(index, packed, answer, events, self.state.revision)
+        self.authorizer.on_applied(
+            index, packed, answer, events, self.state.revision
+        )  # by another node
 
     def try_it(self, principal: str, *operations: Put | Delete, compare: bytes = b"") -> list[str]:
         compares = (Compare.exists(compare),) if compare else ()
@@ -125,22 +130,22 @@ def test_in_the_other_modes_only_what_says_who_may_what_is_kept() -> None:
 
 def test_a_right_ends_with_the_change_that_takes_it_and_the_past_stays_known() -> None:
     run = Run()
-    before = run.judge.revision
+    before = run.authorizer.revision
     gone = Transaction((), (Delete(grant_key("etl", NS, "orders")),))
     run.do(AuthorizationChange("user/root/c", 2, 0, gone))
     assert run.try_it("user/etl", Put(SEGMENT, b""))
-    assert run.judge.had_right("user/etl", 1, "w", before)
-    assert not run.judge.had_right("user/etl", 1, "w", run.judge.revision)
-    assert run.judge.policy_at(before).path_rights("etl", NS, "orders") == "rw"
-    assert [one.revision for one in run.judge.policies_since(before)] == [
+    assert run.authorizer.had_right("user/etl", 1, "w", before)
+    assert not run.authorizer.had_right("user/etl", 1, "w", run.authorizer.revision)
+    assert run.authorizer.policy_at(before).path_rights("etl", NS, "orders") == "rw"
+    assert [one.revision for one in run.authorizer.policies_since(before)] == [
         before,
-        run.judge.revision,
+        run.authorizer.revision,
     ]
 
 
 def test_a_token_leaves_what_its_narrowing_and_its_user_both_allow() -> None:
     run = Run()
-    whole = run.judge.current_policy
+    whole = run.authorizer.current_policy
     cut = whole.narrowed(((NS, "orders", 1), (NS, "bills/", 7)))
     assert (whole.path_rights("etl", NS, "orders"), cut.path_rights("etl", NS, "orders")) == (
         "rw",
@@ -150,18 +155,18 @@ def test_a_token_leaves_what_its_narrowing_and_its_user_both_allow() -> None:
     assert cut.path_rights("etl", NS, "bills/a") == "", "which its user may not"
     assert "o" in whole.cluster_rights("op")
     assert cut.cluster_rights("op") == ""
-    assert run.judge.ledger_rights(cut, "etl", 1) == "r"
-    assert not run.judge.may_read(whole.narrowed(((NS, "bills/", 7),)), "user/etl", SEGMENT)
+    assert run.authorizer.ledger_rights(cut, "etl", 1) == "r"
+    assert not run.authorizer.may_read(whole.narrowed(((NS, "bills/", 7),)), "user/etl", SEGMENT)
     assert whole.narrowed(()) is whole
 
 
 def test_it_knows_which_tokens_were_revoked() -> None:
     run = Run()
-    before = run.judge.revision
+    before = run.authorizer.revision
     put = Put(user_key("etl"), User(tokens_valid_from=7).encode())
     run.do(AuthorizationChange("user/root/c", 2, 0, Transaction((), (put,))))
-    assert run.judge.policy_at(before).tokens["etl"] == 0
-    assert run.judge.current_policy.tokens["etl"] == 7
+    assert run.authorizer.policy_at(before).tokens["etl"] == 0
+    assert run.authorizer.current_policy.tokens["etl"] == 7
 
 
 def test_who_is_no_admin_changes_no_right() -> None:
@@ -193,7 +198,7 @@ def test_who_was_given_no_lease_owns_none() -> None:
     for number in range(2, 5):
         run.do(GrantLease("user/etl/c", number, run.state.index, 1000))
     run.do(GrantLease("proxy/r1/c", 1, 0, 1000))  # so old that nobody knows whether it was done
-    assert list(run.judge.lease_owners.values()) == ["user/etl"] * 3
+    assert list(run.authorizer.lease_owners.values()) == ["user/etl"] * 3
 
     assert run.try_it("user/etl", Put(SEGMENT, b"")) == []
 
@@ -249,5 +254,5 @@ def test_it_is_never_stricter_than_the_first_judge() -> None:
                 Transaction((Compare.exists(key),)),
             ):
                 if first.authorize_transaction(user, share) is None:
-                    why = run.judge._violation_of(user, 1 << 40, Transact("c", 1, 0, share))
+                    why = run.authorizer._violation_of(user, 1 << 40, Transact("c", 1, 0, share))
                     assert not why, (user, key, why)

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 import pytest
 
 from distributedlog.testing.verify.checks.history_check import Violation, check_log
-from distributedlog.testing.verify.checks.log_check import LogVerdict, check_log_notes
+from distributedlog.testing.verify.checks.log_check import LogVerdict, check_log_observations
 from distributedlog.testing.verify.history.observations import (
     Acked,
     Failed,
-    LogNotes,
-    NotedSession,
+    LogObservations,
+    ObservedSession,
     Piece,
     ReadPart,
     RequestedTruncation,
@@ -46,31 +46,31 @@ def pieces(records: Iterable[ObservedRecord], longest: int = 3) -> list[Piece]:
     return found
 
 
-def notes_of(history: RunHistory, longest: int = 3) -> LogNotes:
+def notes_of(history: RunHistory, longest: int = 3) -> LogObservations:
     """The same as client processes would have noted it."""
-    notes = LogNotes("log")
+    observations = LogObservations("log")
     for append in history.attempts:
-        session = notes.sessions.setdefault(
-            append.value.writer, NotedSession(append.value.writer, "log", "w", 0.0, 0)
+        session = observations.sessions.setdefault(
+            append.value.writer, ObservedSession(append.value.writer, "log", "w", 0.0, 0)
         )
         assert session.submitted is not None
         session.submitted = max(session.submitted, append.value.counter + 1)
         if append.outcome is Outcome.OK:
-            _note_ack(notes, append, longest)
+            _note_ack(observations, append, longest)
         else:
-            notes.failed.append(
+            observations.failed.append(
                 Failed(*append.value, 1, append.begun_at, append.ended_at, append.outcome, "")
             )
     for reading in history.readings:
         part = ReadPart(reading.reader, "log", reading.begun_at, reading.start)
         part.pieces = pieces(reading.records, longest)
-        notes.readings.append(part)
-    return notes
+        observations.readings.append(part)
+    return observations
 
 
-def _note_ack(notes: LogNotes, append: WriteAttempt, longest: int) -> None:
+def _note_ack(observations: LogObservations, append: WriteAttempt, longest: int) -> None:
     assert append.position is not None
-    last = notes.acked[-1] if notes.acked else None
+    last = observations.acked[-1] if observations.acked else None
     if (
         last is not None
         and (last.session, last.first + last.count) == append.value
@@ -81,11 +81,11 @@ def _note_ack(notes: LogNotes, append: WriteAttempt, longest: int) -> None:
         return
     writer, counter = append.value
     place = (*append.position, 1)
-    notes.acked.append(Acked(writer, counter, append.begun_at, append.ended_at, [place]))
+    observations.acked.append(Acked(writer, counter, append.begun_at, append.ended_at, [place]))
 
 
 def judged(history: RunHistory, final: list[ObservedRecord]) -> LogVerdict:
-    return check_log_notes(notes_of(history), pieces(final))
+    return check_log_observations(notes_of(history), pieces(final))
 
 
 def test_a_sound_history_passes() -> None:
@@ -138,36 +138,40 @@ def test_an_unknown_record_may_be_there_once_but_not_twice() -> None:
 def test_what_a_killed_writer_did_not_live_to_note_may_be_there_in_order() -> None:
     """Its session is known, how far it came is not; a hole is one all the same."""
     history, final = sound()
-    notes = notes_of(history)
-    notes.sessions[3].submitted = None
+    observations = notes_of(history)
+    observations.sessions[3].submitted = None
     more = [*final, replace_last(final, Value(3, 20))]
     more.append(replace_last(more, Value(3, 21)))
 
-    assert check_log_notes(notes, pieces(more)).violations == []
+    assert check_log_observations(observations, pieces(more)).violations == []
     holed = [*final, replace_last(final, Value(3, 21))]
-    assert "G1 hole" in check_log_notes(notes, pieces(holed)).violations[0]
+    assert "G1 hole" in check_log_observations(observations, pieces(holed)).violations[0]
 
 
 def test_two_readers_that_disagree_below_a_truncation_are_found() -> None:
     """G5, G6: what is gone is compared between those who saw it."""
     history, final = sound()
-    notes, rest = notes_of(history), final[40:]
-    notes.truncations.append(RequestedTruncation("log", 20.0, 20.1, rest[0].position, Outcome.OK))
+    observations, rest = notes_of(history), final[40:]
+    observations.truncations.append(
+        RequestedTruncation("log", 20.0, 20.1, rest[0].position, Outcome.OK)
+    )
 
-    assert check_log_notes(notes, pieces(rest)).violations == []
+    assert check_log_observations(observations, pieces(rest)).violations == []
 
-    changed = notes.readings[1].pieces
+    changed = observations.readings[1].pieces
     changed[0] = changed[0]._replace(counter=changed[0].counter + 1)
-    assert "G5 changed" in check_log_notes(notes, pieces(rest)).violations[0]
+    assert "G5 changed" in check_log_observations(observations, pieces(rest)).violations[0]
 
 
 def test_a_truncation_that_took_too_much_is_found() -> None:
     """G6."""
     history, final = sound()
-    notes = notes_of(history)
-    notes.truncations.append(RequestedTruncation("log", 20.0, 20.1, final[40].position, Outcome.OK))
+    observations = notes_of(history)
+    observations.truncations.append(
+        RequestedTruncation("log", 20.0, 20.1, final[40].position, Outcome.OK)
+    )
 
-    verdict = check_log_notes(notes, pieces(final[44:]))
+    verdict = check_log_observations(observations, pieces(final[44:]))
 
     assert verdict.lost == 4
     assert any("G6" in words for words in verdict.violations)
@@ -214,7 +218,7 @@ def test_it_agrees_with_the_checker_of_single_records() -> None:
             single = True
         except Violation:
             single = False
-        found = check_log_notes(notes_of(history, 1), pieces(final, rng.choice((1, 2, 9))))
+        found = check_log_observations(notes_of(history, 1), pieces(final, rng.choice((1, 2, 9))))
         assert found.is_good == single, (history.attempts, final, found.violations)
         verdicts.append(single)
 

@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 
-from distributedlog.testing.verify.checks.run_check import judge
-from distributedlog.testing.verify.history.observations import FORMAT, Notebook, read_notes
+from distributedlog.testing.verify.checks.run_check import check_run
+from distributedlog.testing.verify.history.observations import (
+    FORMAT,
+    ObservationWriter,
+    read_observations,
+)
 
 BOUNDS = {"acked_min": 100, "acked_per_s_min": 10.0, "faults_min": 1}
 RECORDS = 20
@@ -16,7 +20,7 @@ Lines = list[tuple[Any, ...]]
 def run_of(lines: Lines) -> list[bytes]:
     found: list[bytes] = []
     for who, kind, *rest in lines:
-        Notebook(who, found.append).note(kind, *rest)
+        ObservationWriter(who, found.append).record(kind, *rest)
     return found
 
 
@@ -69,7 +73,7 @@ def got(lines: Lines, who: str) -> list[list[int]]:
 
 
 def test_a_sound_run_is_ok() -> None:
-    found = judge(read_notes(run_of(sound())))
+    found = check_run(read_observations(run_of(sound())))
 
     assert (found.verdict, found.reasons) == ("OK", [])
     assert (found.acked, found.lost, found.register_calls) == (400, 0, 2)
@@ -153,7 +157,7 @@ def test_a_corrupted_history_fails(change: Callable[[Lines], None], words: str) 
     lines = sound()
     change(lines)
 
-    found = judge(read_notes(run_of(lines)))
+    found = check_run(read_observations(run_of(lines)))
 
     assert found.verdict == "FAIL"
     assert any(part in reason for part in words.split("|") for reason in found.reasons), (
@@ -173,7 +177,7 @@ def test_a_run_that_tried_too_little_is_void(bound: dict[str, float], words: str
     lines = sound()
     lines[1] = ("runner", "run", 0.0, {"bounds": {**BOUNDS, **bound}, "begun_at": 1.0})
 
-    found = judge(read_notes(run_of(lines)))
+    found = check_run(read_observations(run_of(lines)))
 
     assert found.verdict == "VOID"
     assert words in found.reasons[0]
@@ -184,14 +188,14 @@ def test_a_broken_promise_is_worse_than_too_little_load() -> None:
     lost(lines)
     lines[1] = ("runner", "run", 0.0, {"bounds": {"acked_min": 9999}, "begun_at": 1.0})
 
-    assert judge(read_notes(run_of(lines))).verdict == "FAIL"
+    assert check_run(read_observations(run_of(lines))).verdict == "FAIL"
 
 
 def test_a_gap_above_the_bound_fails() -> None:
     lines = sound()
     lines[1] = ("runner", "run", 0.0, {"bounds": {"gap_max_s": 1.0}, "begun_at": 1.0})
 
-    found = judge(read_notes(run_of(lines)))
+    found = check_run(read_observations(run_of(lines)))
 
     assert found.verdict == "FAIL"
     assert "1.4 s without an acknowledged write" in found.reasons[0]

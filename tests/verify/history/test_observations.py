@@ -3,16 +3,20 @@
 import pytest
 
 from distributedlog.runtime.interfaces.errors import CorruptData
-from distributedlog.testing.verify.history.observations import FORMAT, Notebook, read_notes
+from distributedlog.testing.verify.history.observations import (
+    FORMAT,
+    ObservationWriter,
+    read_observations,
+)
 from distributedlog.testing.verify.history.run_history import Outcome
 
 
-def lines_of(*notes: tuple[object, ...], who: str = "w") -> list[bytes]:
+def lines_of(*observations: tuple[object, ...], who: str = "w") -> list[bytes]:
     lines: list[bytes] = []
-    book = Notebook(who, lines.append)
-    book.note("begin", FORMAT, 1, 0.0)
-    for kind, *rest in notes:
-        book.note(str(kind), *rest)
+    book = ObservationWriter(who, lines.append)
+    book.record("begin", FORMAT, 1, 0.0)
+    for kind, *rest in observations:
+        book.record(str(kind), *rest)
     return lines
 
 
@@ -30,13 +34,13 @@ def test_a_writer_a_reader_and_a_register_are_read_back() -> None:
         ("ask", 2, "k", "cas", 5.0, 1, "b"),
     )
 
-    notes = read_notes(lines)
+    observations = read_observations(lines)
 
-    story = notes.logs["story"]
+    story = observations.logs["story"]
     assert (story.acked[0].count, story.failed[0].count, story.sessions[7].submitted) == (3, 2, 5)
     assert story.readings[0].pieces[0].sequence_id == 1
     assert story.readings[0].is_complete
-    first, second = notes.registers
+    first, second = observations.registers
     assert (first.outcome, first.ended_at, first.version) == (Outcome.OK, 4.1, 1)
     assert (second.outcome, second.ended_at) == (Outcome.UNKNOWN, float("inf"))
 
@@ -45,10 +49,10 @@ def test_a_line_that_was_torn_off_is_left_out() -> None:
     lines = lines_of(("open", 7, "story", True, 0.5, 0.6), ("ack", 7, 0, 1.0, 1.2, [[1, 0, 0, 2]]))
     lines[-1] = lines[-1][:-4]
 
-    notes = read_notes(lines)
+    observations = read_observations(lines)
 
-    assert notes.logs["story"].acked == []
-    assert notes.logs["story"].sessions[7].submitted is None
+    assert observations.logs["story"].acked == []
+    assert observations.logs["story"].sessions[7].submitted is None
 
 
 def test_calls_and_readings_are_numbered_anew_in_each_life() -> None:
@@ -56,10 +60,10 @@ def test_calls_and_readings_are_numbered_anew_in_each_life() -> None:
     first = lines_of(("ask", 1, "k", "cas", 1.0, 0, "a"))
     second = lines_of(("ask", 1, "k", "get", 2.0, 0, ""), ("answer", 1, 2.1, "ok", True, 0, ""))
 
-    notes = read_notes([*first, *second])
+    observations = read_observations([*first, *second])
 
-    assert [call.outcome for call in notes.registers] == [Outcome.UNKNOWN, Outcome.OK]
-    assert notes.clients == {"w": 2}
+    assert [call.outcome for call in observations.registers] == [Outcome.UNKNOWN, Outcome.OK]
+    assert observations.clients == {"w": 2}
 
 
 @pytest.mark.parametrize(
@@ -67,4 +71,4 @@ def test_calls_and_readings_are_numbered_anew_in_each_life() -> None:
 )
 def test_what_no_client_of_ours_wrote_is_refused(line: bytes) -> None:
     with pytest.raises(CorruptData, match="line 2"):
-        read_notes([*lines_of(), line])
+        read_observations([*lines_of(), line])
