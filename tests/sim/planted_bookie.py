@@ -53,13 +53,13 @@ def fence_answered_before_it_is_durable() -> None:
     """Inv. 11."""
     original = BookieStore.fence
 
-    def fence(self: Any, ledger_id: int, key: bytes, done: Any) -> None:
+    def fence(self: Any, ledger_id: int, key: bytes, on_fenced: Any) -> None:
         said: list[bool] = []
 
         def once(ledger: Any, error: Any) -> None:
             if not said:
                 said.append(True)
-                done(ledger, error)
+                on_fenced(ledger, error)
 
         original(self, ledger_id, key, once)
         once(self.ledgers.get_or_make(ledger_id), None)
@@ -107,8 +107,8 @@ def page_cache_trusted_after_a_failed_sync() -> None:
     """H4: what a start finds in the cache is taken for durable and not written again."""
     original = replay.decide
 
-    def decide(found: Any, *, from_sequence: int, witnessed: int = 0) -> Any:
-        decision = original(found, from_sequence=from_sequence, attested_sequence=witnessed)
+    def decide(found: Any, *, from_sequence: int, attested_sequence: int = 0) -> Any:
+        decision = original(found, from_sequence=from_sequence, attested_sequence=attested_sequence)
         durable = [*decision.durable_blocks, *decision.unsynced_blocks]
         return replay.ReplayDecision(
             durable, [], decision.lost_ranges, decision.tail_from - 1, decision.tail_from
@@ -169,8 +169,8 @@ def tail_judged_by_bytes() -> None:
 def old_blocks_after_a_cut_tail_come_back() -> None:
     """H4: what an earlier start left after its tail is replayed by a later one."""
 
-    def keep_all(found: Any) -> list[Any]:
-        return list(found)
+    def keep_all(candidates: Any) -> list[Any]:
+        return list(candidates)
 
     patch(replay, "_drop_overwritten_blocks", keep_all)
 
@@ -223,7 +223,7 @@ def unsynced_entries_are_acknowledged_by_the_sync_that_runs() -> None:
     original = GroupCommit.on_synced
 
     def on_synced(self: Any, block: Any, file_number: int, shift: int) -> None:
-        newest = self._ring.newest()
+        newest = self._buffer.newest()
         if newest is not None and newest is not block and newest.acks:
             for stream, count in newest.acks.items():
                 block.acks[stream] = max(count, block.acks.get(stream, 0))
@@ -252,11 +252,11 @@ def the_end_is_where_the_blocks_end() -> None:
     """H80: nobody asks whether the newest file is gone."""
     original = replay.decide
 
-    async def prove_nothing(self: Any, saved: Any) -> None:
-        if saved.file_number not in self.names and saved.file_number not in self.removed:
+    async def prove_nothing(self: Any, checkpoint: Any) -> None:
+        if checkpoint.file_number not in self.names and checkpoint.file_number not in self.removed:
             self.lose("the file is gone")
 
-    def decide(found: Any, *, from_sequence: int, witnessed: int = 0) -> Any:
+    def decide(found: Any, *, from_sequence: int, attested_sequence: int = 0) -> Any:
         return original(found, from_sequence=from_sequence)
 
     patch(journal_verifier.JournalVerifier, "_prove_position", prove_nothing)
@@ -268,7 +268,7 @@ def the_end_is_where_the_blocks_end() -> None:
 def an_index_of_two_moments_is_accepted() -> None:
     """G4: a page from the past has forgotten a fence, and each of its pairs fits its digest."""
 
-    async def verify(self: Any, next_rest_s: Any = None) -> None:
+    async def verify(self: Any, next_pause_s: Any = None) -> None:
         await trio.lowlevel.checkpoint()
 
     patch(Index, "verify", verify)

@@ -105,8 +105,8 @@ def a_ledger_is_closed_without_compare_and_set() -> None:
 def the_epoch_is_not_looked_at() -> None:
     """H12: on a conflict a fenced writer takes the new state for its own."""
 
-    def take(self: Any, found: Any) -> None:
-        self.state, self.version = LogState.decode(found.value), found.version
+    def take(self: Any, stored: Any) -> None:
+        self.state, self.version = LogState.decode(stored.value), stored.version
 
     patch(WriterLogState, "_update", take)
 
@@ -164,9 +164,9 @@ def an_unknown_outcome_counts_as_not_done() -> None:
     """H20: the log's writer sends its change again without looking."""
     original = WriterLogState._change
 
-    async def change(self: Any, apply: Any, done: Any, share: Any) -> None:
+    async def change(self: Any, apply: Any, is_done: Any, extra_ops: Any) -> None:
         self._is_current = True
-        await original(self, apply, lambda state: False, share)
+        await original(self, apply, lambda state: False, extra_ops)
 
     patch(WriterLogState, "_change", change)
 
@@ -195,8 +195,8 @@ def raft_acknowledges_from_memory() -> None:
     """A follower's acks do not wait for its disk."""
     from distributedlog.metadata.raft.raft_messages import AppendReply
 
-    def accept(self: Any, leader_id: str, index: int) -> None:
-        self._send(leader_id, AppendReply(self.term, self.node_id, True, index, 0, 0))
+    def accept(self: Any, leader_id: str, index: int, number: int) -> None:
+        self._send(leader_id, AppendReply(self.term, self.node_id, True, index, 0, 0, number))
 
     patch(Raft, "_accept", accept)
 
@@ -283,7 +283,7 @@ def ids_are_kept_for_ever() -> None:
 @bug("cluster", directed="tests/ledger/test_real_bookies.py")
 def nobody_leaves_who_is_in_limbo() -> None:
     """H7: what was open at a loss has a copy less until it is full, or old."""
-    patch(EnsembleMonitor, "_waits", lambda self, bookie, below: False)
+    patch(EnsembleMonitor, "_waits_for_close", lambda self, bookie, below: False)
 
 
 @bug("cluster", directed="tests/cluster/repair/test_ledger_audit.py")

@@ -145,7 +145,7 @@ def the_first_ack_counts_for_the_batch() -> None:
     """Inv. 28: the rest of a copied batch may not be there."""
     original = copying._store
 
-    async def store(metadata: Any, target: Any, batch: list[EntryRecord]) -> None:
+    async def store(ledger: Any, target: Any, batch: list[EntryRecord]) -> None:
         class Early:
             def __getattr__(self, name: str) -> Any:
                 return getattr(target, name)
@@ -153,7 +153,7 @@ def the_first_ack_counts_for_the_batch() -> None:
             def open_stream(self, *args: Any, on_acked: Any, **kwargs: Any) -> Any:
                 return target.open_stream(*args, on_acked=lambda _: on_acked(len(batch)), **kwargs)
 
-        await original(metadata, Early(), batch)  # type: ignore[arg-type]
+        await original(ledger, Early(), batch)  # type: ignore[arg-type]
 
     patch(copying, "_store", store)
 
@@ -185,7 +185,7 @@ def a_record_is_swapped_and_nothing_was_copied() -> None:
 @bug("driver")
 def a_writer_notes_no_holes() -> None:
     """H22b: an audit would hide it."""
-    patch(hole_note.MissingRangeRecorder, "look", lambda self, spawn: None)
+    patch(hole_note.MissingRangeRecorder, "store_if_changed", lambda self, spawn: None)
     original = transactions.close_ops
     patch(transactions, "close_ops", lambda closed, version, holes: original(closed, version, ()))
 

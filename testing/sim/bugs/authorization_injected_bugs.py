@@ -118,13 +118,13 @@ def _may_anything(
 
 
 def _report_counts(
-    self: BookieAuthorizer, principal: str, wanted: CapabilityKind, ledger: int, key: bytes
+    self: BookieAuthorizer, principal: str, kind: CapabilityKind, ledger: int, key: bytes
 ) -> bool:
     """Capabilities issued in mode report are valid in mode required."""
     is_report_mode_key = capabilities.is_capability(
-        key, self._generations, wanted, ledger, principal, capabilities.REPORT_ONLY_REVISION
+        key, self._generations, kind, ledger, principal, capabilities.REPORT_ONLY_REVISION
     )
-    return is_report_mode_key or _proves(self, principal, wanted, ledger, key)
+    return is_report_mode_key or _proves(self, principal, kind, ledger, key)
 
 
 def _by_its_own_word(self: KeySpace, key: bytes) -> KeyClass:
@@ -135,10 +135,10 @@ def _by_its_own_word(self: KeySpace, key: bytes) -> KeyClass:
     return key_class
 
 
-def _all_that_were(self: BookieAuthorizer, answer: BookieKeysReply) -> None:
+def _all_that_were(self: BookieAuthorizer, said: BookieKeysReply) -> None:
     """A bookie accepts capabilities of each generation that it ever had."""
     held_before = self._generations
-    _hear(self, answer)
+    _hear(self, said)
     by_number = {generation.number: generation for generation in (*held_before, *self._generations)}
     self._generations = tuple(by_number[number] for number in sorted(by_number, reverse=True))
 
@@ -158,10 +158,12 @@ def _of_no_bookie(self: Generation, cluster_id: str, bookie_id: str) -> Generati
 
 
 def _recovered_by_anybody(
-    self: PresentedCapabilities, wanted: CapabilityKind, ledger: int, key: bytes
+    self: PresentedCapabilities, kind: CapabilityKind, ledger: int, presented_key: bytes
 ) -> bytes:
     """H231: a client that claims to recover needs no capability."""
-    return NO_KEY if wanted is CapabilityKind.RECOVER else _shown_key(self, wanted, ledger, key)
+    return (
+        NO_KEY if kind is CapabilityKind.RECOVER else _shown_key(self, kind, ledger, presented_key)
+    )
 
 
 def _by_the_wall(host: Host) -> Callable[[], float]:
@@ -178,9 +180,9 @@ def _never_revoked(self: Authorizer, token: Any) -> None:
     """Tokens end only by expiry, and revocation is ignored."""
 
 
-def _without_end(proof: bytes, held: Any) -> tuple[str, int, int]:
+def _without_end(credential: bytes, generations: Any) -> tuple[str, int, int]:
     """A pass outlives the token for which it was issued."""
-    principal, since, _ = capabilities.verify_session_credential(proof, held)
+    principal, since, _ = capabilities.verify_session_credential(credential, generations)
     return principal, since, 0
 
 
@@ -193,7 +195,7 @@ def _goes_on_there(self: AclCache, token: Any) -> None:
     """A proxy does not check existing clients again when tokens are revoked."""
 
 
-def _whole_there(token_scope: Any, path: str, name: str) -> int:
+def _whole_there(token_scope: Any, namespace: str, path: str) -> int:
     """A proxy ignores the scope of a restricted token."""
     return -1
 

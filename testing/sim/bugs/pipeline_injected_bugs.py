@@ -64,14 +64,16 @@ async def _and_the_one_with_the_point(metadata: Metadata, state: LogState) -> in
     return point if state.first_segment <= point < state.first_open_segment else last
 
 
-def _numbers_start_anew(self: LogState, added: ClosedSegmentTotals) -> LogState:
+def _numbers_start_anew(self: LogState, totals: ClosedSegmentTotals) -> LogState:
     """Linked records do not count in the sequence IDs after them."""
-    return replace(_linked(self, added), next_sequence_id=self.next_sequence_id)
+    return replace(_linked(self, totals), next_sequence_id=self.next_sequence_id)
 
 
-def _half_of_it(self: link.SegmentLinking, lock: Any, ready: Sequence[Any], txn: Any) -> Any:
+def _half_of_it(
+    self: link.SegmentLinking, log_lock: Any, linkable: Sequence[Any], stored_version: Any
+) -> Any:
     """A link with several segments omits the last one."""
-    return _link(self, lock, ready[:1], txn)
+    return _link(self, log_lock, linkable[:1], stored_version)
 
 
 _link = link.SegmentLinking._link

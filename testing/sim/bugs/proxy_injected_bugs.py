@@ -111,9 +111,9 @@ def _all_of_it_again(self: ProducerSink, stream: Any) -> None:
     _enter(self, stream)
 
 
-def _one_further(self: EntrySource, out: Any) -> Any:
+def _one_further(self: EntrySource, queue: Any) -> Any:
     """A reader continues elsewhere one entry after the next one."""
-    resumption = _resumption(self, out)
+    resumption = _resumption(self, queue)
     assert resumption.dlsn is not None, "a resumed subscription has a position"
     segment, entry, _ = resumption.dlsn
     return replace(resumption, dlsn=DLSN(segment, entry + 1, 0), sequence_id=-1, proven=False)
@@ -125,7 +125,7 @@ def _whatever_comes(self: EntryQueue, columns: Any) -> None:
     _give(self, columns)
 
 
-async def _told_before_it_is_settled(self: LogManager, key: Any, target: str) -> bool:
+async def _told_before_it_is_settled(self: LogManager, key: Any, next_proxy_id: str) -> bool:
     """Producers are redirected while their frames are still unacknowledged."""
     hosted_log = self.find_hosted(*key)
     if hosted_log is None:
@@ -134,8 +134,10 @@ async def _told_before_it_is_settled(self: LogManager, key: Any, target: str) ->
         if stream.unanswered:
             first = stream.unanswered[0][0]
             stream._is_reported = True
-            stream._refuse(stream.number, Refusal(Moved("it moves", target), first, first, 0))
-    return await _give_up(self, key, target)
+            stream._refuse(
+                stream.number, Refusal(Moved("it moves", next_proxy_id), first, first, 0)
+            )
+    return await _give_up(self, key, next_proxy_id)
 
 
 PLANTED: dict[str, tuple[Patch, ...]] = {

@@ -122,20 +122,22 @@ def _damage_is_absence(self: LedgerRecovery, *answer: Any, **damaged: Any) -> li
     return _on_read(self, *answer)
 
 
-def _start_anywhere(self: LedgerRecovery, slot: int, lac: int, known: bool) -> list[RecoveryAction]:
+def _start_anywhere(
+    self: LedgerRecovery, slot: int, lac: int, proves_absence: bool
+) -> list[RecoveryAction]:
     """Trust the last fragment's bookies about the LAC, even if they have not received an entry yet."""
     starting_fragment = self._starting_fragment
     self._starting_fragment = replace(starting_fragment, first_entry=0)
     try:
-        return _on_fenced(self, slot, lac, known)
+        return _on_fenced(self, slot, lac, proves_absence)
     finally:
         self._starting_fragment = starting_fragment
 
 
 def _write_back_to_one(
-    self: LedgerRecovery, slot: int, lac: int, known: bool
+    self: LedgerRecovery, slot: int, lac: int, proves_absence: bool
 ) -> list[RecoveryAction]:
-    actions = _on_fenced(self, slot, lac, known)
+    actions = _on_fenced(self, slot, lac, proves_absence)
     self.pending_adds.striping = replace(self.pending_adds.striping, ack_quorum=1)
     return actions
 
