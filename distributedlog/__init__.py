@@ -27,15 +27,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .runtime.interfaces.errors import (
+    BY_CODE,
+    AddressInUse,
+    AddressUnavailable,
     AlreadyClosed,
+    BookieReadOnly,
+    CapabilityOutdated,
     ClaimLost,
+    CommittedEntriesLost,
+    Compacted,
+    ConfirmationRequired,
+    ConnectionLost,
     CorruptData,
+    DataDirectoryInUse,
+    DataDirectoryLost,
+    DiskFailed,
+    DiskFull,
     DistributedLogError,
     EndOfStream,
+    EntriesLost,
+    EntryConflict,
+    ForeignData,
     InternalError,
     InvalidLogName,
     InvalidRequest,
     InvalidUri,
+    LeaseExpired,
+    LedgerClosed,
+    LedgerFenced,
     LedgerStateUnknown,
     LinkMismatch,
     LinkOutOfOrder,
@@ -45,13 +64,24 @@ from .runtime.interfaces.errors import (
     LogNotFound,
     LogRecreated,
     LogTruncated,
+    MembersRefused,
+    MetadataFull,
+    Moved,
+    NamespaceFull,
+    NoSuchEntry,
     NoSuchLedger,
+    NotAllowed,
+    NotAuthenticated,
     NotEnoughBookies,
+    NotLeader,
+    NotReady,
     OutcomeUnknown,
+    OverQuota,
     OwnershipAcquireFailed,
     PositionConflict,
     ProducerFenced,
     ProducerForgotten,
+    ProtocolError,
     QuorumUnreachable,
     ReaderIdle,
     RecordTooLarge,
@@ -61,23 +91,29 @@ from .runtime.interfaces.errors import (
     TooBusy,
     TransactionIdOutOfOrder,
     TransactionTooLarge,
+    UnknownBookie,
     UnsupportedFormat,
+    UnsupportedPlatform,
+    VersionConflict,
     WriteCancelled,
     WriteFailed,
     WriterFenced,
+    WrongLedgerKey,
+    WrongPeer,
 )
 from .uri import parse_uri
 
 if TYPE_CHECKING:
-    from .cluster.local.local_cluster import local_cluster
+    from .cluster.local.local_cluster import LocalCluster, LocalNode, local_cluster
     from .log.byte_stream import ByteReader, ByteWriter
     from .log.consumers.subscription import Subscription
     from .log.consumers.work_queue import WorkClaim, WorkQueue
-    from .log.consumers.work_state import WorkState
+    from .log.consumers.work_state import WorkItem, WorkItemStatus, WorkState
     from .log.format.dlsn import DLSN
     from .log.format.record import Columns, LogRecord
     from .log.interfaces.open_call import Opening
     from .log.log import Log, LogDescription
+    from .log.model.log_state import LogState
     from .log.model.position import Position
     from .log.model.segment_ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
     from .log.model.segment_record import SegmentRecord
@@ -100,6 +136,8 @@ if TYPE_CHECKING:
     from .runtime.interfaces.host import Host
 
 _HOMES = {
+    "LocalCluster": ".cluster.local.local_cluster",
+    "LocalNode": ".cluster.local.local_cluster",
     "local_cluster": ".cluster.local.local_cluster",
     "AppVersion": ".log.segments.app_versions",
     "LinkContent": ".log.segments.app_versions",
@@ -118,6 +156,7 @@ _HOMES = {
     "LogPage": ".log.namespace",
     "Namespace": ".log.namespace",
     "Opening": ".log.interfaces.open_call",
+    "LogState": ".log.model.log_state",
     "Position": ".log.model.position",
     "Positions": ".log.services.named_positions",
     "OpenedProducer": ".log.write.producer_state_manager",
@@ -140,6 +179,8 @@ _HOMES = {
     "Subscription": ".log.consumers.subscription",
     "LogChange": ".log.services.log_watch",
     "LogWatch": ".log.services.log_watch",
+    "WorkItem": ".log.consumers.work_state",
+    "WorkItemStatus": ".log.consumers.work_state",
     "WorkState": ".log.consumers.work_state",
     "WorkClaim": ".log.consumers.work_queue",
     "WorkQueue": ".log.consumers.work_queue",
@@ -154,25 +195,45 @@ needs no log."""
 # class, tools/generate_api_variants.py generates those of the other API variants.
 __all__ = [
     "DLSN",
+    "AddressInUse",
+    "AddressUnavailable",
     "AlreadyClosed",
     "AppVersion",
+    "BookieReadOnly",
     "ByteReader",
     "ByteWriter",
+    "CapabilityOutdated",
     "ClaimLost",
     "Columns",
+    "CommittedEntriesLost",
+    "Compacted",
+    "ConfirmationRequired",
+    "ConnectionLost",
     "CorruptData",
+    "DataDirectoryInUse",
+    "DataDirectoryLost",
+    "DiskFailed",
+    "DiskFull",
     "DistributedLogError",
     "EndOfStream",
+    "EntriesLost",
+    "EntryConflict",
+    "ForeignData",
     "Idle",
     "InternalError",
     "InvalidLogName",
     "InvalidRequest",
     "InvalidUri",
+    "LeaseExpired",
+    "LedgerClosed",
+    "LedgerFenced",
     "LedgerStateUnknown",
     "LinkContent",
     "LinkMismatch",
     "LinkOutOfOrder",
     "LinkResult",
+    "LocalCluster",
+    "LocalNode",
     "Log",
     "LogBatch",
     "LogChange",
@@ -187,17 +248,28 @@ __all__ = [
     "LogRecord",
     "LogRecreated",
     "LogSnapshot",
+    "LogState",
     "LogTruncated",
     "LogWatch",
     "LogWriter",
+    "MembersRefused",
+    "MetadataFull",
+    "Moved",
     "MultiReader",
     "Namespace",
+    "NamespaceFull",
     "NamespaceMetrics",
+    "NoSuchEntry",
     "NoSuchLedger",
+    "NotAllowed",
+    "NotAuthenticated",
     "NotEnoughBookies",
+    "NotLeader",
+    "NotReady",
     "OpenedProducer",
     "Opening",
     "OutcomeUnknown",
+    "OverQuota",
     "OwnershipAcquireFailed",
     "PendingBulk",
     "PendingWrite",
@@ -206,6 +278,7 @@ __all__ = [
     "Positions",
     "ProducerFenced",
     "ProducerForgotten",
+    "ProtocolError",
     "QuorumUnreachable",
     "RangeReader",
     "ReaderIdle",
@@ -227,16 +300,31 @@ __all__ = [
     "TooBusy",
     "TransactionIdOutOfOrder",
     "TransactionTooLarge",
+    "UnknownBookie",
     "UnsupportedFormat",
+    "UnsupportedPlatform",
+    "VersionConflict",
     "WorkClaim",
+    "WorkItem",
+    "WorkItemStatus",
     "WorkQueue",
     "WorkState",
     "WriteCancelled",
     "WriteFailed",
     "WriterFenced",
+    "WrongLedgerKey",
+    "WrongPeer",
     "local_cluster",
     "open_namespace",
 ]
+
+for _error in BY_CODE.values():
+    # Tracebacks print the name that users import: distributedlog.LogNotFound. `inspect` then finds no source
+    # of the class. Without this line number, Python 3.13 would return unrelated lines.
+    _error.__module__ = __name__
+    if "__firstlineno__" in vars(_error):
+        type.__delattr__(_error, "__firstlineno__")
+del _error
 
 
 def open_namespace(

@@ -20,7 +20,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar
 
 import trio
 
@@ -80,7 +80,6 @@ from .thread_bridge import (
     BackgroundContext,
     Closeable,
     Inbox,
-    LocalClusterInfo,
     ReadCursor,
     beside_loop,
     log_lost_records,
@@ -95,9 +94,12 @@ from .write_buffer import (
     open_buffer,
 )
 
+if TYPE_CHECKING:  # a client loads no nodes
+    from .cluster.local.local_cluster import LocalNode
+
 __all__ = [
-    "DLSN", "ByteReader", "ByteWriter", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter",
-    "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "Positions", "RangeReader",
+    "DLSN", "ByteReader", "ByteWriter", "LocalCluster", "Log", "LogReader", "LogRecord", "LogWatch",
+    "LogWriter", "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "Positions", "RangeReader",
     "SegmentWatch", "SegmentWriter", "Subscription", "WorkClaim", "WorkQueue", "local_cluster",
     "open_namespace",
 ]  # fmt: skip
@@ -1690,15 +1692,26 @@ class _Opened(Generic[T]):
 
 def open_namespace(
     uri: str, *, config: Mapping[str, Any] | None = None, metrics: "Registry | None" = None
-) -> _Opened[Namespace]:
+) -> AbstractAsyncContextManager[Namespace]:
     """Open the namespace of a URI with ``async with``. See `distributedlog.open_namespace`."""
     return _Opened(
         open_trio_namespace(uri, config=config, metrics=metrics), "distributedlog client", Namespace
     )
 
 
-def local_cluster(*args: Any, **options: Any) -> _Opened[LocalClusterInfo]:
+class LocalCluster:
+    """A running cluster, with its address and nodes."""
+
+    def __init__(self, background: Background, cluster: Any) -> None:
+        background.register_user(self)
+        self.uri: str = cluster.uri
+        self.proxied_uri: str = cluster.proxied_uri
+        self.data: str | None = cluster.data
+        self.nodes: list[LocalNode] = cluster.nodes
+
+
+def local_cluster(*args: Any, **options: Any) -> AbstractAsyncContextManager[LocalCluster]:
     """Run a cluster on this machine with ``async with``. See `distributedlog.local_cluster`."""
     from .cluster.local.local_cluster import local_cluster as trio_local_cluster
 
-    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalClusterInfo)
+    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalCluster)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import trio
 
@@ -146,17 +146,6 @@ def log_lost_records(background: Background) -> None:
             "%s; their writers were not closed before their namespace",
             lost_records_text(lost_by_log),
         )
-
-
-class LocalClusterInfo:
-    """The addresses and nodes of a local cluster."""
-
-    def __init__(self, background: Background, cluster: Any) -> None:
-        background.register_user(self)
-        self.uri: str = cluster.uri
-        self.proxied_uri: str = cluster.proxied_uri
-        self.data: str | None = cluster.data
-        self.nodes: list[Any] = cluster.nodes
 
 
 class BackgroundContext(Generic[T]):

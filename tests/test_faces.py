@@ -2,7 +2,9 @@
 
 import ast
 import inspect
+import pickle
 import re
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,24 @@ def test_users_see_classes_under_the_name_of_the_variant(variant: Any) -> None:
 
     assert {one.__module__ for one in classes} == {variant.__name__}
     assert [one.__qualname__ for one in classes] == [one.name for one in API_CLASSES]
+
+
+def test_tracebacks_name_errors_as_users_import_them() -> None:
+    for error in errors.BY_CODE.values():
+        raised = error("why", "detail")
+        sent = pickle.loads(pickle.dumps(raised))
+
+        assert error is getattr(distributedlog, error.__name__), "add it to distributedlog.__all__"
+        assert error.__name__ in distributedlog.__all__
+        assert traceback.format_exception_only(raised) == [
+            f"distributedlog.{error.__name__}: why\n"
+        ]
+        assert (type(sent), str(sent), sent.detail) == (error, "why", "detail")
+
+
+def test_no_wrong_source_is_shown_for_an_error() -> None:
+    with pytest.raises(OSError, match=r"could not find class|not available"):
+        inspect.getsource(distributedlog.LogNotFound)
 
 
 def test_the_faces_export_the_same_names() -> None:

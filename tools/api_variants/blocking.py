@@ -34,10 +34,10 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 
 from distributedlog import open_namespace as open_trio_namespace
 from distributedlog.log.format.dlsn import DLSN
@@ -61,7 +61,6 @@ from distributedlog.thread_bridge import (
     ABANDON_TIMEOUT_S,
     READER_IN_USE_TEXT,
     Closeable,
-    LocalClusterInfo,
     log_lost_records,
     pending_open,
 )
@@ -70,9 +69,12 @@ from distributedlog.write_buffer import (
     WriteBuffer,
 )
 
+if TYPE_CHECKING:  # a client loads no nodes
+    from distributedlog.cluster.local.local_cluster import LocalNode
+
 __all__ = [
-    "DLSN", "ByteReader", "ByteWriter", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter",
-    "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "Positions", "RangeReader",
+    "DLSN", "ByteReader", "ByteWriter", "LocalCluster", "Log", "LogReader", "LogRecord", "LogWatch",
+    "LogWriter", "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "Positions", "RangeReader",
     "SegmentWatch", "SegmentWriter", "Subscription", "WorkClaim", "WorkQueue", "local_cluster",
     "open_namespace",
 ]  # fmt: skip
@@ -500,15 +502,26 @@ class _Opened(Generic[T]):
 
 def open_namespace(
     uri: str, *, config: Mapping[str, Any] | None = None, metrics: "Registry | None" = None
-) -> _Opened[Namespace]:
+) -> AbstractContextManager[Namespace]:
     """Open the namespace of a URI with ``with``. See `distributedlog.open_namespace`."""
     return _Opened(
         open_trio_namespace(uri, config=config, metrics=metrics), "distributedlog client", Namespace
     )
 
 
-def local_cluster(*args: Any, **options: Any) -> _Opened[LocalClusterInfo]:
+class LocalCluster:
+    """A running cluster, with its address and nodes."""
+
+    def __init__(self, background: Background, cluster: Any) -> None:
+        background.register_user(self)
+        self.uri: str = cluster.uri
+        self.proxied_uri: str = cluster.proxied_uri
+        self.data: str | None = cluster.data
+        self.nodes: list[LocalNode] = cluster.nodes
+
+
+def local_cluster(*args: Any, **options: Any) -> AbstractContextManager[LocalCluster]:
     """Run a cluster on this machine with ``with``. See `distributedlog.local_cluster`."""
     from distributedlog.cluster.local.local_cluster import local_cluster as trio_local_cluster
 
-    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalClusterInfo)
+    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalCluster)

@@ -24,7 +24,8 @@ T = TypeVar("T")
 
 MARK = "[dlog "
 DETAIL_CHARS_MAX = 1024
-_NAMED = re.compile(r"^\s*distributedlog\.(?:\w+\.)*errors\.(\w+): (.*)$", re.MULTILINE)
+_NAMED = re.compile(r"^\s*distributedlog\.(?:(?:\w+\.)*errors\.)?(\w+): (.*)$", re.MULTILINE)
+"""An error in a traceback. Programs of an older version print the module that defines it."""
 _JSON = json.JSONDecoder()
 LOGGER_NAME = "distributedlog.spark"
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -14,6 +14,7 @@ from distributedlog import Namespace
 from distributedlog.blocking import local_cluster
 from distributedlog.cluster.local.child_processes import environment
 from distributedlog.runtime.interfaces.errors import (
+    LogEmpty,
     LogNotFound,
     LogTruncated,
     OwnershipAcquireFailed,
@@ -106,7 +107,7 @@ def test_an_error_of_ours_comes_back_as_what_it_was() -> None:
     """Out of what Spark wraps around it."""
     spoken = (
         "[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source instance\n  File x, line 7\n"
-        'distributedlog.runtime.interfaces.errors.LogTruncated: log "a" was truncated: wanted 1.2.0\n\n'
+        'distributedlog.LogTruncated: log "a" was truncated: wanted 1.2.0\n\n'
         "\tat org.apache.spark.sql.execution\n"
     )
 
@@ -116,7 +117,13 @@ def test_an_error_of_ours_comes_back_as_what_it_was() -> None:
     assert caught.value.__suppress_context__
     with pytest.raises(ValueError, match="another's"), plain_errors():
         raise ValueError("another's")
-    assert error_from_text("distributedlog.runtime.interfaces.errors.Unheard: of") is None
+    assert error_from_text("distributedlog.Unheard: of") is None
+
+
+def test_the_error_of_a_worker_with_an_older_program_is_recognized() -> None:
+    text = "distributedlog.runtime.interfaces.errors.LogEmpty: nothing there"
+
+    assert isinstance(error_from_text(text), LogEmpty)
 
 
 def spoken(setup: str) -> str:

@@ -33,7 +33,7 @@ def through_spark(error: DistributedLogError) -> str:
     return (
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] "
         'Failed when ... \nTraceback (most recent call last):\n  File "x.py", line 7, in partitions\n'
-        f"distributedlog.runtime.interfaces.errors.{type(error).__name__}: {error}\n\n"
+        f"distributedlog.{type(error).__name__}: {error}\n\n"
         "\tat org.apache.spark.sql.execution\n SQLSTATE: 38000\n=== Streaming Query ===\n"
     )
 
@@ -109,7 +109,7 @@ def test_whatever_stands_in_a_text_is_an_error_of_ours_or_none(
     before: str, after: str, mark: str
 ) -> None:
     """It comes back through a JVM, and anybody may have written a part of it."""
-    text = f"distributedlog.runtime.interfaces.errors.LogTruncated: {before}{mark}{after}"
+    text = f"distributedlog.LogTruncated: {before}{mark}{after}"
 
     found = cause(RuntimeError(text))
 
