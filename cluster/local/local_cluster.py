@@ -43,13 +43,17 @@ log = get_logger("distributedlog.cluster")
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """A node as in the ready line."""
+    """A node of a local cluster."""
 
     name: str
     kind: str
+    """``metadata``, ``bookie``, ``write-proxy`` or ``read-proxy``."""
     pid: int
+    """The ID of its process."""
     address: str
+    """``HOST:PORT``."""
     data: str | None
+    """Its directory. None if it stores nothing on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,9 @@ class LocalCluster:
     """A running cluster, with its address and nodes."""
 
     uri: str
+    """The URI for `open_namespace`."""
     data: str | None
-    """Its directory; None if it is in memory."""
+    """Its directory. None if it is in memory."""
     nodes: list[LocalNode]
     children: dict[str, Child]
     """The nodes with their own process, by name."""
