@@ -291,6 +291,8 @@ def findings_of(sentence: str, figures: Figures) -> Iterator[tuple[str, str]]:
 def kinds_of(path: Path) -> tuple[str, ...]:
     """Return the kinds of prose that a file of the tree has; none for tests and generated files."""
     relative = path.relative_to(ROOT) if path.is_absolute() else path
+    if relative.parts[:3] == ("docs", "reference", "api"):
+        return ()  # the docstrings of the code, which count as such
     if path.suffix == ".md":
         return ("docs",)
     if path.suffix != ".py" or relative.parts[0] in PRODUCT_EXCLUDED:

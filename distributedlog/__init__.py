@@ -190,9 +190,10 @@ _HOMES = {
 needs no log."""
 
 # The names that users import. To add an error, add a class to distributedlog/runtime/interfaces/errors.py and
-# its name here. To add another name, add it here, to the imports for type checkers, and to `_HOMES`. To add
-# an option of a log, add a field to distributedlog/log/declarations/options.py. For a new method of a trio
-# class, tools/generate_api_variants.py generates those of the other API variants.
+# its name here. To add another name, add it here, to the imports for type checkers, to `_HOMES`, and to a
+# page of tools/api_pages.py. To add an option of a log, add a field to
+# distributedlog/log/declarations/options.py. For a new method of a trio class,
+# tools/generate_api_variants.py generates those of the other API variants.
 __all__ = [
     "DLSN",
     "AddressInUse",
