@@ -111,9 +111,10 @@ def files_to_punch(files: Iterable[FileFacts], live_bytes_before: Mapping[int, i
 def output_bytes_max(live_bytes: int, first_file_bytes: int, uptime_s: float) -> int:
     """Return the maximum size of one compacted file.
 
-    The size is 64 MiB. It is larger for a bookie with many live bytes, to limit the number of files, and at
-    most four smallest journal files on a small disk. In the first minute after a start it is at most 8 MiB,
-    because a compacted file that a kill interrupts is started again from scratch.
+    The size is 64 MiB. On a small disk with smaller journal files, it is that of four of the smallest one. It
+    is up to 256 MiB for a bookie with many live bytes, to limit the number of files. In the first minute
+    after a start it is at most 8 MiB, because a compacted file that a kill interrupts is started again from
+    scratch.
 
     Args:
         live_bytes: The live bytes of all files.
