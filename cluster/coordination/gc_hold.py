@@ -81,7 +81,7 @@ def decode_restores(value: bytes) -> int:
     """Decode the value of ``cluster/restores``.
 
     Raises:
-        CorruptData: The value is not a number from 0 to 9 digits.
+        CorruptData: The value is not a decimal number with at most `DIGITS_MAX` digits.
     """
     if not 0 < len(value) <= DIGITS_MAX or value.strip(b"0123456789"):
         raise CorruptData(f"{RESTORES.decode()} is not a number")

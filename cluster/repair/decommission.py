@@ -317,7 +317,7 @@ def _overlaps(missing: MissingRange, first: int, stop: int) -> bool:
 
 
 async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
-    """Yield all recorded missing ranges, then all ledgers of unregistered bookies."""
+    """Yield all recorded missing ranges by ledger, then all ledgers of unregistered bookies by bookie."""
     async for item in Scan(metadata, keys.MISSING_RANGES_PREFIX):
         try:
             ledger_id, missing_ranges = (

@@ -237,7 +237,7 @@ async def reported_denials(
 async def drain_proxy(
     metadata: MetadataClient, name_or_id: str, *, host: Host | None = None
 ) -> str:
-    """Drain a write proxy: it gives all its logs to other proxies and accepts none. Return its name.
+    """Drain a write proxy: it releases all its logs and accepts no more. Return its name.
 
     Args:
         metadata: The metadata client.
