@@ -263,9 +263,10 @@ class Namespace:
 
         Args:
             prefix: Report only logs whose names begin with this prefix.
-            keep: Keep the names in memory, about 300 bytes each. If False, the watch reports only changes
-                from now on, and deletions without the incarnation. If the metadata quorum no longer has some
-                changes, it reports one "relisted", after which the program should list the logs again.
+            keep_names: Keep the names in memory, about 300 bytes each. If False, the watch reports only
+                changes from now on, and deletions without the incarnation. If the metadata quorum no longer
+                has some changes, it reports one "relisted", after which the program should list the logs
+                again.
 
         Raises: QuorumUnreachable, AlreadyClosed.
         """
