@@ -739,7 +739,7 @@ class SegmentWriter(_Closable):
     async def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
         """Write one entry from columns in Arrow's layout, without work per record.
 
-        Raises: RecordTooLarge, InvalidRequest, AlreadyClosed, WriteFailed.
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         await run(self._background, self._writer.write_packed, txids, offsets, payloads)
 

@@ -852,7 +852,7 @@ class SegmentWriter(_Closable):
     def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
         """Write one entry from columns in Arrow's layout, without work per record.
 
-        Raises: RecordTooLarge, InvalidRequest, AlreadyClosed, WriteFailed.
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         self._background.run(self._writer.write_packed, txids, offsets, payloads)
 

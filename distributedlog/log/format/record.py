@@ -558,8 +558,9 @@ class Columns:
 def uniform_payload_bytes(offsets: memoryview, record_count: int) -> int:
     """Return the common length of all payloads, or 0.
 
-    It is 0 if lengths differ, if they are 0, or if the first payload does not start at 0. The offsets are
-    compared as bytes, without an object per offset.
+    It is 0 if lengths differ, if they are 0, or if the first payload does not start at 0. It is also 0 below
+    `UNIFORM_RECORDS_MIN` and above `UNIFORM_RECORDS_MAX` records. The offsets are compared as bytes, without
+    an object per offset.
 
     Args:
         offsets: i32[record_count + 1]. The last one is the end of the payloads; the others are unchecked.

@@ -418,7 +418,18 @@ async def _search_segment(
     end_values: Callable[[SegmentRecord], tuple[int, int]],
     find_slot: Callable[[Columns], int | None],
 ) -> tuple[DLSN | None, int]:
-    """Return the match in one segment, or None, and the entry at which the search ended."""
+    """Return the first match in one segment, or None, and the entry at which the search ended.
+
+    Args:
+        state: The log's state.
+        reader: The reader of the segment's ledger.
+        record: The segment.
+        wanted: The lowest matching value.
+        entry_value: Returns the value of an entry, which does not decrease within the segment.
+        end_values: Returns the approximate values of the first and last entry of a closed segment.
+        find_slot: Returns the slot of the first matching record of an entry. None if no record of the entry
+            matches, because an earlier record gave the entry its value.
+    """
 
     def value_here(header: EntryHeader) -> int:
         return entry_value(record, header)

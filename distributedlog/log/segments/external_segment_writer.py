@@ -187,7 +187,7 @@ class SegmentWriter:
             offsets: int32, one more than records. The first is 0.
             payloads: The bytes of all payloads, up to the last offset.
 
-        Raises: RecordTooLarge, InvalidRequest, AlreadyClosed, WriteFailed.
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         self._check_open()
         await self.flush()

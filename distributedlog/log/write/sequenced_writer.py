@@ -204,8 +204,8 @@ class SequencedWriter:
         """Wait until a frame of this size may be accepted.
 
         Then call `append_batch` without a checkpoint between. It can still return None, because other tasks
-        write, too. If the transaction IDs of a waiting frame
-        decrease, this call records that in the log's state first.
+        write, too. If the transaction IDs of a waiting frame decrease, this call records that in the log's
+        state first.
 
         Args:
             records: The number of records.
