@@ -162,6 +162,7 @@ class ProduceOpen:
     acked_through: int = 0
     """The client has the outcomes of all lower sequences."""
     suspect_proxy_id: str = ""
+    """The proxy that should have the log and could not be reached; "" if there is none."""
     create: bool = True
     """Whether a missing log is created."""
 
