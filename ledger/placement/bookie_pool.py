@@ -488,7 +488,8 @@ class BookiePool:
     async def _credentials(self, bookie_id: str, address: Address) -> Credentials | None:
         """Return the credentials for a bookie; None to use those of the host.
 
-        A token is sent to the metadata quorum only, so a pass replaces it here.
+        A token is sent to the metadata quorum only, so a session credential replaces it here. Without one,
+        the connection is anonymous.
         """
         self._anonymous_at.pop(bookie_id, None)
         host_credentials = self._endpoint.host.credentials(address)

@@ -481,7 +481,7 @@ class LedgerWriter:
         return int(length_so_far) - int(payload_bytes)
 
     async def close(self) -> LedgerMetadata:
-        """Close the ledger at its last entry, which must be confirmed. Return the closed record.
+        """Wait until all entries are confirmed, close the ledger after the last one, and return its record.
 
         Raises:
             LedgerFenced: Another client recovers the ledger.
