@@ -395,6 +395,7 @@ class MetadataClient:
             self._request_slots.release()
 
     async def _acquire_slot(self, deadline: float) -> None:
+        """Wait until few enough requests are pending. Raises `TooBusy` at the deadline."""
         with trio.move_on_at(deadline):
             await self._request_slots.acquire()
             return

@@ -365,7 +365,8 @@ class MemberNode:
     ) -> None:
         """Process the request of a node to make a user admin.
 
-        ``done`` receives the requesting nodes when they are a majority, no nodes before, or the error.
+        ``done`` receives the requesting nodes when they are a majority, no nodes before, or the error. If the
+        user is an admin already, it receives this node.
         """
         replica = self.replica
         member = replica.raft.configuration.member(node_id)

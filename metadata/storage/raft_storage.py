@@ -214,7 +214,7 @@ class RaftStorage:
     async def load(self, members: MemberIdentity) -> tuple[LoadedRaftState, MemberIdentity]:
         """Replay the log, and begin a new file with the result. It is durable on return.
 
-        If there is damage, the right to vote is removed first, and the hard state is stored next. The
+        If there is damage, the right to vote is removed first, and the recovery floor is stored next. The
         returned identity is already stored.
 
         Raises:
