@@ -4,9 +4,8 @@
     python -m distributedlog.testing.bench.campaign --cases codecs        compressed logs and a plain one
 
 Starts three metadata nodes and three bookies as processes in DIR, runs all cases several times in rotation,
-and
-prints a Markdown table. Compare the ratios to the baseline: the rates depend on the machine. The usage of the
-bookies (CPU, anonymous memory, bytes written to the device) comes from /proc.
+and prints a Markdown table. Compare the ratios to the baseline: the rates depend on the machine. The usage of
+the bookies (CPU, anonymous memory, bytes written to the device) comes from /proc.
 """
 
 import json

@@ -4,12 +4,10 @@
 
 The variants run alternately, and the result has ratios of medians. It shows the cost of the log in addition
 to Spark's own transfer of Arrow batches of the same size. The figures are the time, and the CPU seconds per
-GB of
-payload of all processes (JVM, Spark's Python, the cluster's nodes, this one). CPU time depends less on the
-load of the
-machine. Each variant also runs with `FEW` records, which gives the fixed cost of a job. With 256 MiB it is a
-sixth to a third of the time. The last line per size divides the CPU time by kind of process. It includes a
-sink that drops all batches, which is Spark's own part of the sink's cost.
+GB of payload of all processes (JVM, Spark's Python, the cluster's nodes, this one). CPU time depends less on
+the load of the machine. Each variant also runs with `FEW` records, which gives the fixed cost of a job. With
+256 MiB it is a sixth to a third of the time. The last line per size divides the CPU time by kind of process.
+It includes a sink that drops all batches, which is Spark's own part of the sink's cost.
 
 All variants are warm: the first turns do not count, because the JVM then compiles frequent code, which makes
 the baseline twice as fast. Both baselines have their records in memory, each in separate memory. The

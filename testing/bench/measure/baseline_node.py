@@ -2,9 +2,8 @@
 
 Run as ``python -m distributedlog.testing.bench.measure.baseline_node MODE DIRECTORY SIZE``. It prints its
 port, serves one connection, and ends with it. In MODE ``message`` it appends each message of SIZE bytes,
-calls
-fdatasync and answers with 8 bytes. In MODE ``stream`` it writes all received bytes to fallocated files with
-O_DIRECT, with one fdatasync per batch, and answers with the number of durable bytes.
+calls fdatasync and answers with 8 bytes. In MODE ``stream`` it writes all received bytes to fallocated files
+with O_DIRECT, with one fdatasync per batch, and answers with the number of durable bytes.
 """
 
 import contextlib

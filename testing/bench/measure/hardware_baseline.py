@@ -2,8 +2,7 @@
 
 ``file`` appends and calls fdatasync. ``replicated`` sends one message by TCP to three processes that append
 and sync it, until two of them have answered. ``framing`` sends framed records to three processes that write
-and
-sync them in batches, and counts the records that two of them have synced.
+and sync them in batches, and counts the records that two of them have synced.
 """
 
 import itertools

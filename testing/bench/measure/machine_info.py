@@ -12,8 +12,8 @@ class OthersCpu:
     """The CPU usage of processes of other sessions since the creation of this object.
 
     Processes of the same session (`setsid`) are the benchmark, a cluster that the same shell started, and
-    their
-    children. The rest of the machine's busy time, including that of the kernel, counts as that of others.
+    their children. The rest of the machine's busy time, including that of the kernel, counts as that of
+    others.
     """
 
     def __init__(self) -> None:

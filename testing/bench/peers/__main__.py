@@ -3,8 +3,7 @@
     python -m distributedlog.testing.bench.peers --seconds 10 --turns 3
 
 In each turn, each system has new servers and runs alone. A system without installed servers or client, or
-that
-does not start, is omitted and named.
+that does not start, is omitted and named.
 """
 
 import json

@@ -1,8 +1,7 @@
 """Bookies with faults, the links to them, and the store of one record, on the event heap of the ledger world.
 
 A link delivers messages in order with any delay. When it breaks, some of the sent messages still arrive,
-maybe
-much later. The store supports compare-and-set. It can freeze and lose its answers.
+maybe much later. The store supports compare-and-set. It can freeze and lose its answers.
 """
 
 import heapq

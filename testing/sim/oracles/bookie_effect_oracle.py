@@ -69,8 +69,7 @@ class BookieEffectOracle(ConnectionOracle):
         Args:
             watched_machines: The machines whose requests are checked.
             thief_machines: Those of them with the certificate of a bookie and keys stolen from another
-                bookie. They may
-                only list entries, because their bookie stores no ledgers.
+                bookie. They may only list entries, because their bookie stores no ledgers.
             silence_s: How long a bookie may serve users without contact to the quorum.
             stalled_until: Returns when the last stall of a node ended.
         """

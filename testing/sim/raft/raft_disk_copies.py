@@ -94,8 +94,7 @@ class OlderMajorityWorld(RaftWorld):
     """The leader of three nodes is down, and the two others start from older copies of their disks.
 
     Raft does not cover this case: the two elect a leader without some committed entries. The node that has
-    these
-    entries may end, and must not delete them.
+    these entries may end, and must not delete them.
     """
 
     def __init__(self, seed: int) -> None:

@@ -16,8 +16,7 @@ In a quarter of the seeds there is a read proxy, to which the guest presents its
 The attempts do no damage if they are rejected, or if the mode does not enforce authorization. The checks are:
 
 - `testing/verify/checks/independent_authorizer.py`: commands in the metadata log, by a separate
-  implementation
-  of the rules.
+  implementation of the rules.
 - `disclosure_oracle.py`: data that the metadata service shows to clients.
 - `bookie_effect_oracle.py`: effects of bookies for clients.
 - `proxy_rights_oracle.py`: effects of proxies for clients with tokens.

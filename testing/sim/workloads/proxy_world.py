@@ -55,8 +55,7 @@ PROOF_BYTES = 400
 WHOLE_S = 120.0
 """Additional virtual seconds for the end, compared with other workloads. Each read proxy delivers the whole
 log, with caches that may be smaller than an entry. If names are forgotten, a client is first cut off while
-the
-others write as fast as they can. `CAUGHT_UP_S` limits the delay of readers."""
+the others write as fast as they can. `CAUGHT_UP_S` limits the delay of readers."""
 CAUGHT_UP_S = 30.0
 """Virtual seconds after the heal within which every reader has the last record."""
 AWAY_PAUSE_S = 2.0

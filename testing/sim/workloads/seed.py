@@ -332,8 +332,7 @@ class LogRun(SeedRun):
         """Return whether repair must complete this ledger.
 
         Without an audit, only ledgers that their own writer closed must be complete. A writer that dies
-        before it
-        records missing entries leaves some that only the audit finds (H22b).
+        before it records missing entries leaves some that only the audit finds (H22b).
         """
         return (
             self.shape.audit_every_s < NEVER_S

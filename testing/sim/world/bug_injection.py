@@ -119,8 +119,7 @@ functions of the tasks, the values describe the work that fails."""
 
 class Injected(Exception):
     """An exception that a seed throws into a task, as a bug would (`unexpected_errors.py`). Its text is the
-    key
-    of the task."""
+    key of the task."""
 
     @property
     def ends_node(self) -> bool:

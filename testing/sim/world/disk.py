@@ -299,10 +299,8 @@ class SimDisk:
         """Flip a bit or overwrite a sector that was written.
 
         The latest synced writes are spared. Nothing written after them proves that they were synced, so
-        their
-        own machine cannot distinguish corruption from a torn end (H3). A bookie resolves this by one more
-        block
-        20 ms later.
+        their own machine cannot distinguish corruption from a torn end (H3). A bookie resolves this by one
+        more block 20 ms later.
 
         Args:
             in_newest: Choose among the last `NEWEST_BYTES` written to the last journal file.
@@ -395,8 +393,7 @@ class SimDisk:
         """Replace one page of the first changed map with older content, in which each pair is intact.
 
         This simulates a write that the device confirmed and lost. The machine must be off. Return False if
-        nothing
-        was changed.
+        nothing was changed.
         """
         for name in sorted(self.maps):
             stored_map = self.maps[name]

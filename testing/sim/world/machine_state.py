@@ -2,8 +2,7 @@
 
 A stalled node does not run while all others do, as during a long garbage collection or in a suspended
 virtual machine. Trio's run queue is replaced by one that finds the machine of each task and holds the tasks
-of
-stalled machines.
+of stalled machines.
 """
 
 import contextlib

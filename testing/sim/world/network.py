@@ -88,16 +88,14 @@ class SimNetwork:
         self.taps: list[Tap] = []
         self.machines: dict[str, MachineState] = {}
         """By IP address, which may move to another machine. Decides whether a connection attempt is refused
-        or
-        not answered."""
+        or not answered."""
         self.listeners: dict[Address, SimListener] = {}
         self.connections: dict[int, SimConnection] = {}
         self.refusing_machines: dict[str, None] = {}
         """Names of machines that refuse every new connection."""
         self.identities: dict[str, CertificateIdentity] = {}
         """The certificate of each machine, by its name. It is a fact of the run and cannot be forged. If
-        there are
-        none, connections are plain."""
+        there are none, connections are plain."""
         self.message_count = 0
         self.byte_count = 0
         self.cut_directions: dict[tuple[str, str], None] = {}

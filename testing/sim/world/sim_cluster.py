@@ -80,8 +80,7 @@ class Shape:
     """The number of additional client machines without a part in the workload."""
     certificates: Mapping[str, str] = field(default_factory=dict)
     """The principal in the certificate of each client machine, for example ``c1`` to ``user/app``. If there
-    are
-    any, all nodes have certificates, too, and reject peers without one."""
+    are any, all nodes have certificates, too, and reject peers without one."""
 
 
 class SimCluster:

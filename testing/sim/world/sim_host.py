@@ -6,8 +6,7 @@ survives, listeners vanish and connections break. Only then is the scope of the 
 lives and otherwise raises `HostDown`.
 
 An error that ends a process (`DiskFailed`, a failed assertion) cancels only its scope. An error that no
-injected
-fault explains fails the run.
+injected fault explains fails the run.
 """
 
 from collections.abc import Awaitable, Callable
