@@ -32,7 +32,7 @@ disconnected."""
 
 
 class BookieSession:
-    """One connection: a `Session` for its link, and an owner of streams and long polls for the store."""
+    """One connection: a `LinkSession` for its link, and an owner of streams and long polls for the store."""
 
     def __init__(
         self,

@@ -105,12 +105,12 @@ class MetadataSession:
         """The backup that is fetched on this connection. A new one ends it."""
         self._backup_count = 0
 
-    # --- runtime.link.Session ---------------------------------------------------------------------
+    # --- runtime.link.LinkSession -----------------------------------------------------------------
 
     def on_frame(
         self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
     ) -> None:
-        """See `link.Session`."""
+        """See `link.LinkSession`."""
         member = self._node.member
         if op == Op.META_FORM:
             self._bootstrap(ident, body)
@@ -151,12 +151,12 @@ class MetadataSession:
             )
 
     def on_batch_end(self) -> None:
-        """See `link.Session`."""
+        """See `link.LinkSession`."""
         if self._node.member is not None:
             self._node.member.replica.drain()
 
     def on_closed(self) -> None:
-        """See `link.Session`."""
+        """See `link.LinkSession`."""
         del self._node.watches[self._watches]
         self._backup = None
         if self._node.member is not None:
