@@ -269,7 +269,7 @@ def placement_violations(
 ) -> tuple[int, int]:
     """Return how far an ensemble is from the placement policy.
 
-    Bookies without labels are ignored. The first number is then 0, as it is for the level "host".
+    Bookies without labels are ignored. The first number is then 0. For the level "host" it is always 0.
 
     Returns:
         The number of write sets with too few domains, and the number of pairs of neighbours on one host.

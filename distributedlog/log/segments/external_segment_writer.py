@@ -152,7 +152,7 @@ class SegmentWriter:
         validated = validate_columns(
             txids, payloads, self._max_txid, self._refuses_unordered, self._name, policy
         )
-        validated.copy_records()  # `flush` may wait, and the caller may change its lists meanwhile
+        validated.copy_records()  # `flush` may wait, and the caller may change its lists during the wait
         if txids is None:
             entry_txids = [0] * validated.record_count  # placeholders until the link assigns them
         elif validated.has_mixed_txids or (validated.record_count and validated.txids is None):
