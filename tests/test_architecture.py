@@ -280,7 +280,7 @@ def test_parts_import_only_downward_and_relatively() -> None:
 
 
 BY_FULL_NAME = {
-    "distributedlog/cli/launcher/__init__.py",
+    "distributedlog/cli/launcher/foreign_packages.py",
     "pyspark_distributedlog.py",
 }
 """Files that are imported by a name outside of the package."""

@@ -6,7 +6,8 @@ new verb is a function in its noun's file. A small noun is another command in th
 Start of the process:
 
     main.py                           Find the command. Report each failure as one line and an exit code.
-    launcher/                         The console script: ends on Ctrl-C even while `dlog` is being imported.
+    launcher/                         The console script: ends on Ctrl-C even while `dlog` is being imported,
+                                      and names packages that replaced our files.
 
 Shared by all commands:
 
@@ -24,6 +25,7 @@ Shared by all commands:
     help/help.py                      `dlog help` and `dlog completion`: help of commands, completion in
                                       shells.
     help/help_topics.py               The texts of `dlog help TOPIC`.
+    help/version.py                   `dlog version`: versions of this installation.
 
 Logs:
 

@@ -1,4 +1,7 @@
-"""Provide the console script `dlog`. It handles Ctrl-C even while the rest is being imported."""
+"""Provide the console script `dlog`. It handles Ctrl-C even while the rest is being imported.
+
+No other distribution has a package named `distributedlog_launcher`, so none replaces this one.
+"""
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` imports more modules: time in which Ctrl-C is not handled
 import os
@@ -13,8 +16,9 @@ def main() -> None:
     usual = signal.getsignal(signal.SIGINT)
     if callable(usual):  # not ignored (`nohup`, `&` in a script), and not the system default
         signal.signal(signal.SIGINT, _end)
-    from distributedlog.cli.main import main as run
+    from .foreign_packages import load_command
 
+    run = load_command()
     try:
         signal.signal(signal.SIGINT, usual)
         run()
