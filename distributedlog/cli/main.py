@@ -94,6 +94,7 @@ from .framework.standard_streams import open_standard_streams
             " durability, formats.",
         ),
         "completion": (".help.help", "Print the completion script of a shell.", "completion"),
+        "version": (".help.version", "Show the versions of dlog, Python and its packages."),
         "config": (
             ".server.config",
             "List all options and their reasons; write and check node files.",
