@@ -7,16 +7,24 @@ import importlib.util
 
 SPARK = ("numpy", "pyarrow", "pyspark")
 GATEWAY = ("hypercorn", "starlette")
+RELEASE = ("kubernetes_validate", "twine", "yaml")
 INSTALL = "pip install '.[spark]'"
 INSTALL_GATEWAY = "pip install '.[gateway]'"
+INSTALL_RELEASE = "pip install '.[release]'"
+OTHER_FOLDERS = {
+    "gateway": (GATEWAY, INSTALL_GATEWAY),
+    "kubernetes": (RELEASE, INSTALL_RELEASE),
+    "packaging": (RELEASE, INSTALL_RELEASE),
+}
+"""Folders of tests that need another extra than Spark."""
 
 
 def missing(folder: str = "") -> str:
     """Which package is not there, and what installs it; "" where all are.
 
-    ``folder``: of the test; those of the gateway need its extra, all others that of Spark.
+    ``folder``: of the test. Those of `OTHER_FOLDERS` need that extra, all others that of Spark.
     """
-    needs, install = (GATEWAY, INSTALL_GATEWAY) if folder == "gateway" else (SPARK, INSTALL)
+    needs, install = OTHER_FOLDERS.get(folder, (SPARK, INSTALL))
     for name in needs:
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed: {install}"

@@ -71,8 +71,8 @@ def test_the_gateway_is_over_the_proxies_and_stays_at_home() -> None:
 
 
 def test_the_image_has_what_each_command_needs() -> None:
-    """The gateway is an extra, and so is making certificates."""
-    assert "'.[gateway,pki]'" in (DOCKER / "Dockerfile").read_text()
+    """Compression, the gateway and the creation of certificates are extras."""
+    assert "'.[compression,gateway,pki]'" in (DOCKER / "Dockerfile").read_text()
 
 
 def test_the_store_takes_its_options() -> None:

@@ -57,7 +57,7 @@ def load_codec(number: int, owner_text: str) -> Codec:
         raise UnsupportedFormat(
             f"{owner_text}: codec {CODEC_NAMES[number]} needs the package {CODEC_PACKAGES[number]}, "
             "which is not installed. "
-            f"Run: pip install {CODEC_PACKAGES[number]}"
+            "Run: pip install 'distributedlog-py[compression]'"
         ) from None
 
 

@@ -525,7 +525,10 @@ async def test_a_missing_package_is_named_with_log_and_codec(
     package: str,
 ) -> None:
     """H161: whoever writes is told before he fences anybody, whoever reads at the first such entry."""
-    says = rf'log "l".*codec {name} needs the package {package},.* pip install {package}'
+    says = (
+        rf'log "l".*codec {name} needs the package {package}, which is not installed\. '
+        r"Run: pip install 'distributedlog-py\[compression\]'"
+    )
     async with world.process() as ns:
         await ns.create_log("l", config={"codec": name})
         log = ns.open_log("l")
