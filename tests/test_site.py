@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import tarfile
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -127,35 +126,6 @@ def test_all_pages_make_a_site_that_asks_nobody(tmp_path: Path) -> None:
     assert "url=README.html" in (site / "index.html").read_text()
     for file in (*site.rglob("*.html"), *site.rglob("*.css")):
         assert not ASKS.search(file.read_text()), file
-
-
-def test_the_source_distribution_has_what_tests_and_reads_it(tmp_path: Path) -> None:
-    pytest.importorskip("setuptools", minversion="77", reason="pip install 'setuptools>=77'")
-    kept = {path.name for path in ROOT.iterdir()} - {"build", "dist", "site", "data"}
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for name in sorted(kept):
-        if not name.startswith(".") and not name.endswith(".egg-info"):
-            (copy / name).symlink_to(ROOT / name)
-    script = "import setuptools.build_meta as b, sys; b.build_sdist(sys.argv[1])"
-
-    subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)],
-        cwd=copy,
-        capture_output=True,
-        timeout=120,
-        check=True,
-    )
-
-    [file] = tmp_path.glob("*.tar.gz")
-    with tarfile.open(file) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    there = {path.relative_to(ROOT).as_posix() for path in PAGES}
-    for part in ("tests", "examples", "ops", "log", "spark"):
-        found = (ROOT / part).rglob("*.py" if part != "ops" else "*.*")
-        there |= {path.relative_to(ROOT).as_posix() for path in found}
-    assert there - names == set()
-    assert not [name for name in names if "__pycache__" in name or name.startswith(".venv")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
