@@ -190,6 +190,19 @@ def test_the_image_has_the_version_of_the_package() -> None:
     assert f"${{DLOG_VERSION:-{version}}}" in COMPOSE
 
 
+def test_the_image_has_the_labels_of_the_oci_and_each_build_argument_is_used() -> None:
+    text = (DOCKER / "Dockerfile").read_text()
+    labels = set(re.findall(r"org\.opencontainers\.image\.([a-z.]+)=", text))
+    arguments = set(re.findall(r"^ARG (\w+)", text, re.M))
+
+    assert labels == {
+        "title", "description", "licenses", "version", "revision", "created", "source", "base.name",
+    }  # fmt: skip
+    assert [name for name in arguments if f"${{{name}}}" not in text and "PIP" not in name] == []
+    assert "USER 10001:10001\n" in text
+    assert "STOPSIGNAL SIGTERM\n" in text
+
+
 def base_image() -> str:
     """What the image is built from where nobody says DLOG_BASE."""
     found = re.search(r"^ARG BASE=(\S+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)

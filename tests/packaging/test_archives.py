@@ -182,6 +182,7 @@ def test_type_checker_sees_the_types_of_the_installed_package(
     program = tmp_path / "program.py"
     text = SAMPLE.read_text()
     program.write_text(text)
+    command: tuple[str | Path, ...]
     command = (sys.executable, "-m", checker, *CHECKERS[checker], environment.python, program)
 
     done = run(*command, cwd=tmp_path)
