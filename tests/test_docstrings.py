@@ -84,7 +84,7 @@ def test_described_arguments_are_parameters() -> None:
 
 
 def test_described_errors_are_exceptions() -> None:
-    bases = defaultdict(set)
+    bases: defaultdict[str, set[str]] = defaultdict(set)
     for source in sources().values():
         for name, parents in CLASS.findall(source):
             bases[name] |= set(re.findall(r"\w+", parents))

@@ -27,7 +27,7 @@ def test_seeds_keep_every_promise_and_do_all_that_pipelines_do() -> None:
         if result.failed:
             pytest.fail(describe_failure(result, CHAOS_S, "pipeline"), pytrace=False)
     assert all(run.found_versions for run in runs)
-    for what in ("links", "replays", "truncations"):
+    for what in ("new_links", "repeated_links", "truncations"):
         assert sum(getattr(run.pipeline_history, what) for run in runs), f"no seed had any {what}"
     assert sum(run.purged_segments for run in runs)
 

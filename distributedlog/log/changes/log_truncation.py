@@ -91,7 +91,14 @@ async def _resolve_point(
         end, sequence_id = await _readable_end(ledgers, record)
         if to >= end:
             return end, sequence_id
-    return to, await sequence_id_at(ledgers, record, to)
+    sequence_id = await sequence_id_at(ledgers, record, to)
+    if to.slot:
+        # A slot after the last record of its entry is stored as the next entry: readers of earlier versions
+        # compute the first sequence ID of the entry from the slot.
+        first_sequence_id = await sequence_id_at(ledgers, record, DLSN(to.segment, to.entry, 0))
+        if sequence_id - first_sequence_id < to.slot:
+            to = DLSN(to.segment, to.entry + 1, 0)
+    return to, sequence_id
 
 
 async def _readable_end(ledgers: SegmentEntryStore, record: SegmentRecord) -> tuple[DLSN, int]:

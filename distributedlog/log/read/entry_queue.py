@@ -80,8 +80,12 @@ class EntryQueue:
         was last full."""
         self.is_at_tail = False
         """Whether all entries that are known here to exist were fetched."""
-        self.next_sequence_id = None if position is None else position.sequence_id - start.slot
-        """The sequence ID of the next record. None if the next entry is the first one, and is not checked."""
+        sequence_id = None if position is None else position.sequence_id
+        self.next_sequence_id = None if start.slot else sequence_id
+        """The sequence ID of the first record of the next entry. None if it is not known."""
+        self.start_sequence_id = sequence_id if start.slot else None
+        """The sequence ID at a start within an entry, until the first entry arrives. The entry may have fewer
+        records than the slot of the start, because a DLSN need not be that of a record."""
         self.skips = skips
         """The skipped entries. None if no entry can be skipped."""
         self.waited_s = 0.0
@@ -213,6 +217,10 @@ class EntryQueue:
         origin = columns.origin
         entry_address = (origin.segment, origin.entry)
         start, stop = 0, columns.count
+        if self.start_sequence_id is not None:
+            records_before = min(self.start.slot, stop) if entry_address == self.start[:2] else 0
+            self.next_sequence_id = self.start_sequence_id - records_before
+            self.start_sequence_id = None
         if origin.sequence_id != self.next_sequence_id and self.next_sequence_id is not None:
             self.check_sequence(DLSN(*entry_address, 0), origin.sequence_id, stop)
         self.next_sequence_id = origin.sequence_id + stop

@@ -479,16 +479,17 @@ class Fetcher:
     def _finish_skip(self, position: DLSN, sequence_id: int | None) -> None:
         """End the range of skipped entries. The next record has this sequence ID."""
         assert self.queue.skips is not None
-        records = None
-        if sequence_id is not None and self.queue.next_sequence_id is not None:
-            records = sequence_id - self.queue.next_sequence_id
+        records, first_skipped = None, self.queue.next_sequence_id
+        if self.queue.start_sequence_id is not None:
+            first_skipped = self.queue.start_sequence_id
+        if sequence_id is not None and first_skipped is not None:
+            records = sequence_id - first_skipped
             if records < 0:
                 raise CorruptData(
                     f'log "{self._name}" entry {position.segment}.{position.entry}: its first record has '
-                    "sequence id "
-                    f"{sequence_id}, but the reader is at {self.queue.next_sequence_id}"
+                    f"sequence id {sequence_id}, but the reader is at {first_skipped}"
                 )
-        self.queue.next_sequence_id = sequence_id
+        self.queue.next_sequence_id, self.queue.start_sequence_id = sequence_id, None
         skipped = self.queue.skips.end_range(position, records)
         if self._on_skipped is not None:
             try:
@@ -524,6 +525,8 @@ class Fetcher:
         position = DLSN(self._segment_number, self._next_entry, 0)
         if position[:2] == self.queue.start[:2]:
             position = self.queue.start
+            if self.queue.start_sequence_id is not None:
+                return self._state_watch.held_position(position, self.queue.start_sequence_id)
         sequence_id = self.queue.next_sequence_id
         if sequence_id is None or (
             self.queue.skips is not None and self.queue.skips.has_open_range

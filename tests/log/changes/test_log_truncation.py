@@ -13,6 +13,7 @@ from distributedlog.log.model.log_keys import state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_ranges import SegmentInfo
 from distributedlog.log.segments.segment_purge import last_purgeable_segment
+from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.interfaces.errors import InvalidRequest, LogNotFound, LogTruncated
 from tests.log.conftest import World
 from tests.log.records import everything, put
@@ -189,3 +190,48 @@ async def test_what_cannot_be_meant_is_refused(world: World, autojump_clock: Moc
                 await log.truncate(**given)
         assert await log.truncate(DLSN(1, 0, 0)) == DLSN(1, 0, 0)
         assert await log.truncate(txid=5) == DLSN(1, 0, 0)
+
+
+@pytest.mark.parametrize("slot", [2, 5])
+@pytest.mark.parametrize("open_writer", [False, True])
+async def test_a_point_after_the_records_of_its_entry_is_the_next_entry(
+    slot: int, open_writer: bool, world: World, autojump_clock: MockClock
+) -> None:
+    """A DLSN need not be that of a record. Readers computed the sequence ID of the entry from the slot.
+
+    The slot after the last record, which `DLSN.next` returns, stays as it is.
+    """
+    async with world.log("orders") as log, log.open_writer() as writer:
+        first, second, *_ = [await writer.write(LogRecord(n, b"%d" % n)) for n in range(4)]
+        await writer.commit()
+        if not open_writer:
+            await writer.aclose()
+
+        assert await log.truncate(DLSN(first.segment, first.entry, slot)) == second
+
+        assert await txids(log) == [1, 2, 3]
+        assert await log.count() == 3
+
+
+@pytest.mark.parametrize("producer", [None, "p"])
+@pytest.mark.parametrize("slot", [0, 1, 5])
+async def test_a_point_stored_after_the_records_of_its_entry_is_readable(
+    slot: int, producer: str | None, world: World, autojump_clock: MockClock
+) -> None:
+    """Earlier versions stored such points. The first entry of a producer's segment has no record."""
+    async with world.log("orders") as log:
+        async with log.open_writer(producer=producer) as writer:
+            first, *_ = [await writer.write(LogRecord(n, b"%d" % n)) for n in range(4)]
+        log_id = await log._resolve_log_id()
+        stored = await world.metadata.get(state_key(log_id))
+        assert stored is not None
+        state = LogState.decode(stored.value)
+        records_before = 0 if producer or not slot else 1
+        state = state.with_truncation(DLSN(first.segment, 0, slot), records_before)
+        await world.metadata.transact(Transaction((), (Put(state_key(log_id), state.encode()),)))
+
+        assert await txids(log) == list(range(records_before, 4))
+        async with log.open_reader(dlsn=DLSN(first.segment, 0, slot)) as reader:
+            record = await reader.read_next()
+        assert record is not None
+        assert record.sequence_id == records_before
