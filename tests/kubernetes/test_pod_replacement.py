@@ -32,7 +32,7 @@ from .test_manifests import (
     pod_names,
 )
 
-pytestmark = [pytest.mark.extra, pytest.mark.processes]
+pytestmark = [pytest.mark.extra, pytest.mark.processes, pytest.mark.campaigns]
 
 PAGE = (ROOT / "docs/operate/kubernetes.md").read_text()
 LEFT_OUT = {"bookie-b-1", "bookie-c-1", "read-proxy-2", "gateway"}
