@@ -110,7 +110,7 @@ if TYPE_CHECKING:
     from .log.consumers.work_queue import WorkClaim, WorkQueue
     from .log.consumers.work_state import WorkItem, WorkItemStatus, WorkState
     from .log.format.dlsn import DLSN
-    from .log.format.record import Columns, LogRecord
+    from .log.format.record import Columns, KeyedRecord, LogRecord
     from .log.interfaces.open_call import Opening
     from .log.log import Log, LogDescription
     from .log.model.log_state import LogState
@@ -168,6 +168,7 @@ _HOMES = {
     "Idle": ".log.read.log_reader",
     "LogReader": ".log.read.log_reader",
     "Columns": ".log.format.record",
+    "KeyedRecord": ".log.format.record",
     "LogRecord": ".log.format.record",
     "SegmentChange": ".log.read.segment_watch",
     "SegmentWatch": ".log.read.segment_watch",
@@ -225,6 +226,7 @@ __all__ = [
     "InvalidLogName",
     "InvalidRequest",
     "InvalidUri",
+    "KeyedRecord",
     "LeaseExpired",
     "LedgerClosed",
     "LedgerFenced",

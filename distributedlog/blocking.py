@@ -50,7 +50,7 @@ from .log.consumers.work_queue import WorkClaim as TrioWorkClaim
 from .log.consumers.work_queue import WorkQueue as TrioWorkQueue
 from .log.consumers.work_state import WorkState
 from .log.format.dlsn import DLSN
-from .log.format.record import TXID_MAX, Columns, LogRecord, split_columns
+from .log.format.record import TXID_MAX, Columns, KeyedRecord, LogRecord, split_columns
 from .log.log import DESCRIBED_SEGMENTS_MAX, LINK_WAIT_S, STAGED_MAX_AGE_S, LogDescription
 from .log.log import Log as TrioLog
 from .log.model.position import Position
@@ -117,7 +117,8 @@ if TYPE_CHECKING:  # a client loads no nodes
     from .cluster.local.local_cluster import LocalNode
 
 __all__ = [
-    "DLSN", "ByteReader", "ByteWriter", "LocalCluster", "Log", "LogReader", "LogRecord", "LogWatch",
+    "DLSN", "ByteReader", "ByteWriter", "KeyedRecord", "LocalCluster", "Log", "LogReader", "LogRecord",
+    "LogWatch",
     "LogWriter", "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "Positions", "RangeReader",
     "SegmentWatch", "SegmentWriter", "Subscription", "WorkClaim", "WorkQueue", "local_cluster",
     "open_namespace",
@@ -451,13 +452,22 @@ class LogWriter(_Closable):
             start = stop
         return PendingBulk(bulk)
 
-    def submit_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> PendingBulk:
+    def submit_packed(
+        self,
+        txids: Buffer | None,
+        offsets: Buffer,
+        payloads: Buffer,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Sequence[tuple[bytes, bytes]]] | None = None,
+    ) -> PendingBulk:
         """Accept records as the columns of one entry in Arrow's layout, all or none.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        bulk = self._background.run(self._buffer.submit_packed, txids, offsets, payloads)
+        submit = partial(self._buffer.submit_packed, keys=keys, headers=headers)
+        bulk = self._background.run(submit, txids, offsets, payloads)
         return PendingBulk(bulk)
 
     def submit_set(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
@@ -849,12 +859,22 @@ class SegmentWriter(_Closable):
         """
         self._background.run(self._writer.write_columns, txids, payloads)
 
-    def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
+    def write_packed(
+        self,
+        txids: Buffer | None,
+        offsets: Buffer,
+        payloads: Buffer,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Sequence[tuple[bytes, bytes]]] | None = None,
+    ) -> None:
         """Write one entry from columns in Arrow's layout, without work per record.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
-        self._background.run(self._writer.write_packed, txids, offsets, payloads)
+        self._background.run(
+            self._writer.write_packed, txids, offsets, payloads, keys=keys, headers=headers
+        )
 
     def flush(self) -> None:
         """Send the buffered records, waiting only for free space in the send window.

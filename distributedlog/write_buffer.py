@@ -32,8 +32,9 @@ from .log.format.record import (
     TXID_MAX,
     LogRecord,
     split_columns,
-    txid_and_payload,
+    txid_and_content,
 )
+from .log.format.record_headers import content_bytes
 from .log.interfaces.error_boundary import error_boundary
 from .log.interfaces.open_call import Opening
 from .log.limits.memory_budget import FREE_BYTES
@@ -396,7 +397,7 @@ class WriteBuffer:
         watch_forks(self)
         background.watch_writes(self)
 
-    def _validate(self, txid: object, payload: object) -> tuple[int | None, bytes | None]:
+    def _validate(self, txid: object, payload: object) -> tuple[int | None, Any]:
         """Check a record, under the mutex.
 
         The payload in the result is None if there is no capacity for it.
@@ -449,9 +450,9 @@ class WriteBuffer:
             DistributedLogError: As for `LogWriter.submit`.
         """
         try:
-            txid, payload = record.txid, record.payload  # type: ignore[union-attr]
+            txid, payload = record.txid, record.content  # type: ignore[union-attr]
         except AttributeError:  # only a payload
-            txid, payload = txid_and_payload(record)
+            txid, payload = txid_and_content(record)
         with self._mutex:
             if self._in_step:
                 self._check_reentry()
@@ -561,7 +562,7 @@ class WriteBuffer:
 
         It also raises `TooBusy`, if ``at_limit`` is "reject".
         """
-        size_bytes = memoryview(txid_and_payload(record)[1]).nbytes + RECORD_COLUMN_BYTES
+        size_bytes = content_bytes(txid_and_content(record)[1]) + RECORD_COLUMN_BYTES
         async with self._fifo_lock:
             while True:
                 chunk_and_slot = await self._run_step(partial(self.append, record))
@@ -594,7 +595,13 @@ class WriteBuffer:
         return stop
 
     async def submit_packed(
-        self, txids: Buffer | None, offsets: Buffer, payloads: Buffer
+        self,
+        txids: Buffer | None,
+        offsets: Buffer,
+        payloads: Buffer,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Sequence[tuple[bytes, bytes]]] | None = None,
     ) -> BufferedBulk:
         """Call `LogWriter.submit_packed` in the event loop, after the earlier records are submitted.
 
@@ -614,7 +621,9 @@ class WriteBuffer:
             await self._wait_until_allowed(lambda: self._reserve_unbuffered(records, size_bytes))
         try:
             return await self._wrap_unbuffered(
-                await self.writer.submit_packed(txids, offsets, payloads)
+                await self.writer.submit_packed(
+                    txids, offsets, payloads, keys=keys, headers=headers
+                )
             )
         finally:
             self._send_queue.trim_reservation()  # frees the capacity of refused records
@@ -642,7 +651,7 @@ class WriteBuffer:
         """
         txids, payloads = split_columns(records)
         try:
-            size_bytes = sum([memoryview(payload).nbytes for payload in payloads])
+            size_bytes = sum(map(content_bytes, payloads))
         except TypeError:
             size_bytes = 0  # the writer raises the error
         size_bytes += len(records) * RECORD_COLUMN_BYTES

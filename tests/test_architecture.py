@@ -131,6 +131,7 @@ PURE = {
     "distributedlog/log/interfaces/log_names.py",
     "distributedlog/log/declarations/options.py",
     "distributedlog/log/format/packed_columns.py",
+    "distributedlog/log/format/record_headers.py",
     "distributedlog/log/model/position.py",
     "distributedlog/log/limits/memory_budget.py",
     "distributedlog/log/format/producer_table.py",
@@ -474,7 +475,7 @@ ONE_SUBCLASS: dict[str, str] = {
     "Namespace": "likewise",
     "LogRun": "seeds of a log are run as they are; with certificates the same work is done among others",
     "Link": "a server's end is one as it is; with two objects an end every frame would cost a call more",
-    "LogRecord": "what is written is one as it is; with the place of one that was read it would cost more",
+    "KeyedRecord": "as a LogRecord was: one that was read has a position as well",
 }
 """Bases with one subclass, and why they are two classes."""
 

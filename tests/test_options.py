@@ -13,6 +13,7 @@ from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.model.stored_settings import (
     QUORUMS,
     STORABLE,
+    FormatOptions,
     MergingOptions,
     RetentionOptions,
 )
@@ -31,6 +32,7 @@ PARTS: dict[str, type] = {
     "log": LogOptions,
     "retention": RetentionOptions,
     "merging": MergingOptions,
+    "formats": FormatOptions,
     "ledger": LedgerOptions,
     "bookie": BookieNodeConfig,
     "store": BookieOptions,
@@ -62,7 +64,7 @@ def test_a_client_gives_each_option_to_one_part() -> None:
     """One mapping configures three parts: no name may stand in two of them."""
     names = [
         one.name
-        for part in ("client", "log", "retention", "merging", "ledger")
+        for part in ("client", "log", "retention", "merging", "formats", "ledger")
         for one in option_fields(PARTS[part])
     ]
 

@@ -15,6 +15,7 @@ from ...log.model.segment_record import SegmentRecord
 from ...log.model.stored_settings import (
     QUORUMS,
     STORED_OPTIONS,
+    FormatOptions,
     MergingOptions,
     RetentionOptions,
     StoredSettings,
@@ -164,7 +165,13 @@ def effective_options(
         namespace_settings: The settings of its namespace.
         quorums: The quorums in the state of the log, if there are any.
     """
-    parts = (LogOptions(), RetentionOptions(), MergingOptions(), LedgerOptions())
+    parts = (
+        LogOptions(),
+        RetentionOptions(),
+        MergingOptions(),
+        FormatOptions(),
+        LedgerOptions(),
+    )
     values = {
         name: (getattr(part, name), "default")
         for part in parts

@@ -39,9 +39,8 @@ from .model.log_keys import (
 from .model.log_state import AUTO, LogState
 from .model.position import Position
 from .model.stored_settings import (
-    MERGING,
     QUORUMS,
-    RETENTION,
+    STORED_ONLY,
     StoredSettings,
     bind_key,
     conf_key,
@@ -411,7 +410,7 @@ class Namespace:
         Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
         """
         self._check_open()
-        reject_stored_only(config, (*RETENTION, *MERGING, *QUORUMS))
+        reject_stored_only(config, (*STORED_ONLY, *QUORUMS))
         return Log(
             replace(self.context, options=with_overrides(self.context.options, config)),
             check_log_name(name),

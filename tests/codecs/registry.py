@@ -182,7 +182,8 @@ def replayed(body: bytes) -> object:
 
 def entry_of(body: bytes) -> object:
     header = record.decode_header(body)
-    return record.decode_columns(body, header, record.Origin(1, 0, 0)).tuples()
+    columns = record.decode_columns(body, header, record.Origin(1, 0, 0))
+    return columns.tuples(), columns.keys, columns.headers
 
 
 def last_record_of(body: bytes) -> object:
@@ -275,6 +276,10 @@ PRODUCERS = ProducerTable(
 )
 
 
+HEADERS = ((b"name", b"value"), (b"name", b""))
+"""Of one record."""
+
+
 def entry_bytes(flags: int = 0, **options: Any) -> bytes:
     parts, _ = record.build_entry(
         (3, 4), (b"ab", b"c"), records_before=7, written_ms=9, flags=flags, **options
@@ -282,9 +287,9 @@ def entry_bytes(flags: int = 0, **options: Any) -> bytes:
     return b"".join(parts)
 
 
-def compressed_entry(codec: int) -> bytes:
+def compressed_entry(codec: int, **options: Any) -> bytes:
     payloads = [b"a payload that comes again and again"] * 30
-    parts = record.build_entry(range(30), payloads, records_before=7, written_ms=9)
+    parts = record.build_entry(range(30), payloads, records_before=7, written_ms=9, **options)
     made, _ = Compression("l", CODEC_NAMES[codec]).compress(*parts)
     return b"".join(made)
 
@@ -848,7 +853,9 @@ CODECS = [
     Codec(
         "PRODUCE, sealed",
         lambda b: pw.decode_produce(memoryview(b)),
-        [pw.encode_produce(1, 5, 2, [7, 8], [b"a", b"b"], expect=(1, 0, 2))[24:]],
+        [
+            pw.encode_produce(1, 5, 2, [7, 8], [b"a", b"b"], expect=(1, 0, 2))[24:],
+        ],
         PEER,
         (),
         "bytes",
@@ -1380,9 +1387,14 @@ CODECS = [
             entry_bytes(),
             entry_bytes(sections=((9, 0, b"more"),)),
             entry_bytes(record_flags=b"\x01\x00"),
+            entry_bytes(keys=[b"key", None]),
+            entry_bytes(headers=[HEADERS, ()]),
+            entry_bytes(keys=[None, b""], headers=[(), HEADERS]),
         ],
         STORED,
         (
+            "distributedlog/log/format/record_headers.py _decode_keys",
+            "distributedlog/log/format/record_headers.py _decode_headers",
             "distributedlog/log/format/record.py decode_header",
             "distributedlog/log/format/record.py _check_sections",
         ),
@@ -1458,7 +1470,11 @@ CODECS = [
     Codec(
         "a compressed log entry",
         entry_of,
-        [compressed_entry(LZ4), compressed_entry(ZSTD)],
+        [
+            compressed_entry(LZ4),
+            compressed_entry(ZSTD),
+            compressed_entry(ZSTD, keys=[b"k"] * 30, headers=[HEADERS] * 30),
+        ],
         STORED,
         (
             "distributedlog/log/format/record.py _decompress_columns",

@@ -30,7 +30,13 @@ from distributedlog.log.consumers.work_queue import ITEM_BYTES
 from distributedlog.log.consumers.work_queue import WorkClaim as TrioWorkClaim
 from distributedlog.log.consumers.work_queue import WorkQueue as TrioWorkQueue
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.record import TXID_MAX, Columns, LogRecord, split_columns
+from distributedlog.log.format.record import (
+    TXID_MAX,
+    Columns,
+    KeyedRecord,
+    LogRecord,
+    split_columns,
+)
 from distributedlog.log.interfaces.open_call import Opening
 from distributedlog.log.log import Log as TrioLog
 from distributedlog.log.model.position import Position
@@ -86,7 +92,8 @@ if TYPE_CHECKING:  # a client loads no nodes
     from distributedlog.cluster.local.local_cluster import LocalNode
 
 __all__ = [
-    "DLSN", "ByteReader", "ByteWriter", "LocalCluster", "Log", "LogReader", "LogRecord", "LogWatch",
+    "DLSN", "ByteReader", "ByteWriter", "KeyedRecord", "LocalCluster", "Log", "LogReader", "LogRecord",
+    "LogWatch",
     "LogWriter", "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "Positions", "RangeReader",
     "SegmentWatch", "SegmentWriter", "Subscription", "WorkClaim", "WorkQueue", "local_cluster",
     "open_namespace",
@@ -330,9 +337,16 @@ class LogWriter(_Closable):
         return PendingBulk(bulk)
 
     async def submit_packed(
-        self, txids: Buffer | None, offsets: Buffer, payloads: Buffer
+        self,
+        txids: Buffer | None,
+        offsets: Buffer,
+        payloads: Buffer,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Sequence[tuple[bytes, bytes]]] | None = None,
     ) -> PendingBulk:
-        bulk = await run(self._background, self._buffer.submit_packed, txids, offsets, payloads)
+        submit = partial(self._buffer.submit_packed, keys=keys, headers=headers)
+        bulk = await run(self._background, submit, txids, offsets, payloads)
         return PendingBulk(bulk)
 
     async def submit_set(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 
 from distributedlog import open_namespace as open_trio_namespace
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.record import LogRecord
+from distributedlog.log.format.record import KeyedRecord, LogRecord
 from distributedlog.log.services.log_metrics import Registry
 from distributedlog.runtime.declarations.options import check_wait
 from distributedlog.runtime.interfaces.errors import (
@@ -73,7 +73,8 @@ if TYPE_CHECKING:  # a client loads no nodes
     from distributedlog.cluster.local.local_cluster import LocalNode
 
 __all__ = [
-    "DLSN", "ByteReader", "ByteWriter", "LocalCluster", "Log", "LogReader", "LogRecord", "LogWatch",
+    "DLSN", "ByteReader", "ByteWriter", "KeyedRecord", "LocalCluster", "Log", "LogReader", "LogRecord",
+    "LogWatch",
     "LogWriter", "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "Positions", "RangeReader",
     "SegmentWatch", "SegmentWriter", "Subscription", "WorkClaim", "WorkQueue", "local_cluster",
     "open_namespace",

@@ -172,10 +172,10 @@ def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
     else:
         from ...ledger.declarations.options import LedgerOptions
         from ...log.declarations.options import LogOptions
-        from ...log.model.stored_settings import MergingOptions, RetentionOptions
+        from ...log.model.stored_settings import FormatOptions, MergingOptions, RetentionOptions
         from ...runtime.declarations.options import option_fields
 
-        parts = (LogOptions, RetentionOptions, MergingOptions, LedgerOptions)
+        parts = (LogOptions, RetentionOptions, MergingOptions, FormatOptions, LedgerOptions)
         units = {one.name: one.metadata["unit"] for part in parts for one in option_fields(part)}
         if effective is None:
             effective = {key: (value, "") for key, value in sorted(result.settings.items())}

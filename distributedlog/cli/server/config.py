@@ -9,7 +9,7 @@ import click
 from ..framework.options import CliCommand, Group, Settings, read_text, without_cluster
 from ..framework.output import emit, table
 
-PARTS = ("bookie", "proxy", "gateway", "client", "log", "retention", "merging", "ledger")
+PARTS = ("bookie", "proxy", "gateway", "client", "log", "retention", "merging", "formats", "ledger")
 KINDS = ("bookie", "metadata", "write-proxy", "read-proxy", "gateway")
 """Kinds of node files."""
 LINE_CHARS = 80
@@ -298,9 +298,14 @@ def _option_classes(part: str) -> list[type]:
         from ...log.declarations.options import LogOptions
 
         return [LogOptions]
-    from ...log.model.stored_settings import MergingOptions, RetentionOptions
+    from ...log.model.stored_settings import FormatOptions, MergingOptions, RetentionOptions
 
-    return [RetentionOptions if part == "retention" else MergingOptions]
+    stored_parts = {
+        "retention": RetentionOptions,
+        "merging": MergingOptions,
+        "formats": FormatOptions,
+    }
+    return [stored_parts[part]]
 
 
 def _value_text(value: Any, unit: str) -> str:

@@ -2,8 +2,9 @@
 
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...runtime.interfaces.errors import InvalidRequest, RecordTooLarge
 from ...runtime.interfaces.host import Buffer
@@ -18,6 +19,7 @@ from .record import (
     is_ascending,
     uniform_payload_bytes,
 )
+from .record_headers import FLAGS_KEYED, KeyedContent, encode_keyed, split_contents
 
 _NATIVE_ORDER = "<" if sys.byteorder == "little" else ">"
 PACKED_BYTES_MAX = RECORD_BYTES_MAX
@@ -34,10 +36,19 @@ class PackedColumns:
     """One int32 per record, and one for the end."""
     payloads: memoryview
     column_bytes: int
-    """The size of all three columns."""
+    """The size of all columns."""
     is_ascending: bool
     """Whether the txids never decrease."""
     flags: int
+    keyed_columns: bytes = b""
+    """The columns of keys and headers, if ``flags`` has theirs."""
+    contents: tuple[Any, ...] = ()
+    """The `KeyedContent` or payload of each record, if a record has a key or headers. Otherwise empty."""
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether a record has a key or headers."""
+        return bool(self.flags & FLAGS_KEYED)
 
     def iter_payloads(self) -> Iterator[memoryview]:
         """Yield each payload as a view."""
@@ -59,7 +70,57 @@ class PackedColumns:
             txids[0], txids[-1], records_before, written_ms, max_txid,
         )  # fmt: skip
         ids, offsets = txids.cast("B"), self.offsets.cast("B")
-        return [header, ids, offsets, self.payloads], HEADER_BYTES + self.column_bytes
+        buffers: list[Buffer] = [header, ids, offsets, self.payloads]
+        if self.keyed_columns:
+            buffers.append(self.keyed_columns)
+        return buffers, HEADER_BYTES + self.column_bytes
+
+    def with_keyed(
+        self,
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Sequence[tuple[bytes, bytes]]] | None,
+    ) -> "PackedColumns":
+        """Return the same records with keys and headers, after checking these.
+
+        Args:
+            keys: One per record, None for a record without. None if no record has a key.
+            headers: One sequence of pairs per record. None if no record has headers.
+        Raises:
+            InvalidRequest: A column has another length or a wrong type.
+            RecordTooLarge: A key, a record, or all columns exceed their limits.
+        """
+        record_count = len(self.txids)
+        try:
+            key_list = [None] * record_count if keys is None else list(keys)
+            header_list = [()] * record_count if headers is None else list(headers)
+            lengths = len(key_list), len(header_list)
+        except TypeError as error:
+            raise InvalidRequest(f"keys and headers must be sequences: {error}") from None
+        if lengths != (record_count, record_count):
+            raise InvalidRequest(
+                f"an entry of {record_count} records, {lengths[0]} keys and {lengths[1]} headers"
+            )
+        contents = tuple(
+            content.to_checked() if content.key is not None or content.headers else content.payload
+            for content in map(KeyedContent, self.iter_payloads(), key_list, header_list)
+        )
+        _, some_keys, some_headers = split_contents(contents)
+        flags, keyed_columns = encode_keyed(some_keys, some_headers)
+        if not flags:
+            return self
+        column_bytes = self.column_bytes + len(keyed_columns)
+        if column_bytes > PACKED_BYTES_MAX:
+            raise RecordTooLarge(
+                f"an entry of {record_count} records has {column_bytes} bytes with its keys and headers; "
+                f"the maximum is {PACKED_BYTES_MAX}"
+            )
+        return replace(
+            self,
+            column_bytes=column_bytes,
+            flags=self.flags | flags,
+            keyed_columns=keyed_columns,
+            contents=contents,
+        )
 
 
 def check_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> PackedColumns:

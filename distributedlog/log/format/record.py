@@ -5,6 +5,7 @@
     | wall time ms i64 | greatest txid u64                                     64 bytes, little-endian
     sections:  kind u16 | flags u16 | length u32 | bytes, padded to 8          any number
     columns:   txids i64[count] | offsets i32[count + 1] | record flags u8[count], if any | payloads
+               | keys, if any | headers, if any                               (`record_headers.py`)
 
 The columns have the layout of an int64 and a binary array in Arrow, so a batch is a view without a copy. They
 begin on a multiple of 8. A codec compresses the columns as a whole (`compression.py`). Header and sections
@@ -45,6 +46,15 @@ from ...runtime.interfaces.host import Buffer
 from ..declarations.compression_codecs import CODEC_NAMES, COLUMN_BYTES_MAX, load_codec
 from .dlsn import DLSN
 from .log_clock import to_iso_time
+from .record_headers import (
+    FLAGS_KEYED,
+    Headers,
+    KeyedContent,
+    decode_keyed,
+    encode_keyed,
+    least_keyed_bytes,
+    memory_bytes,
+)
 
 assert sys.byteorder == "little", "columns are read in place, and they are little-endian"
 
@@ -60,6 +70,8 @@ VERSION = 1
 
 FLAGS_OFFSET = 6
 """Offset of the flags in a header."""
+COLUMN_BYTES_OFFSET = 16
+"""Offset of the uncompressed size in a header."""
 SECTION_BYTES_OFFSET = 20
 """Offset of the section size in a header."""
 CODEC_MASK = 0x000F
@@ -67,14 +79,13 @@ CODEC_MASK = 0x000F
 FLAG_CONTROL = 0x0010
 FLAG_RECORD_FLAGS = 0x0040
 FLAG_TXID_AT_LINK = 0x0080
-FLAGS_KNOWN = CODEC_MASK | FLAG_CONTROL | FLAG_RECORD_FLAGS | FLAG_TXID_AT_LINK
+FLAGS_KNOWN = CODEC_MASK | FLAG_CONTROL | FLAG_RECORD_FLAGS | FLAG_TXID_AT_LINK | FLAGS_KEYED
 SECTION_CRITICAL = 0x0001
 
 RECORD_MORE = 0x01
 """A record's flag: the next slot belongs to the same record set.
 
-0x02 is reserved for a key and headers before the payload (docs/decisions/0109). A reader that encounters an
-unknown flag must not return the payload.
+A reader that encounters an unknown flag must not return the payload.
 """
 RECORD_FLAGS_KNOWN = RECORD_MORE
 
@@ -125,10 +136,10 @@ class Origin:
 class LogRecord:
     """A record of a log.
 
-    Create one with ``LogRecord(txid, payload)`` to write it. Records that a reader returns also have a
-    position and a time.
+    Create one with ``LogRecord(txid, payload)`` to write it, or a `KeyedRecord` to write a key or headers.
+    Records that a reader returns also have a position and a time.
 
-    Two records are equal if their txids and payloads are equal, whether they were read or not.
+    Two records are equal if their txids, payloads, keys and headers are equal, whether they were read or not.
 
     Args:
         txid: The transaction ID, 0 to 2**63 - 2. If it is omitted, as in ``LogRecord(payload=…)``, the log
@@ -142,11 +153,25 @@ class LogRecord:
     # Not dataclass fields: a record to be written has neither, and a field adds a tenth to a record's cost.
     origin = cast("Origin | None", None)
     slot = -1
+    key = cast("bytes | None", None)
+    """The key, or None. Only a `KeyedRecord` can have one."""
+    headers = cast("Headers", ())
+    """Pairs of a name and a value, in their order. Only a `KeyedRecord` can have any."""
+    content = cast("Any", None)
+    """The payload, or the `KeyedContent` of a record with a key or headers, for writers.
+
+    It is another name of the slot of ``payload``, so a record without them costs nothing.
+    """
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LogRecord):
             return NotImplemented
-        return (self.txid, self.payload) == (other.txid, other.payload)
+        return (self.txid, self.payload, self.key, self.headers) == (
+            other.txid,
+            other.payload,
+            other.key,
+            other.headers,
+        )
 
     @property
     def dlsn(self) -> DLSN:
@@ -219,7 +244,43 @@ class LogRecord:
             return f"LogRecord({where}{txid}payload={self.payload!r:.{PREVIEW_BYTES}})"
         size = len(self.payload)
         shown = repr(bytes(self.payload[:PREVIEW_BYTES])) + ("…" if size > PREVIEW_BYTES else "")
-        return f"LogRecord({where}{txid}{time}{size} B {shown})"
+        key = "" if self.key is None else f"key={self.key!r:.{PREVIEW_BYTES}}, "
+        headers = f"{len(self.headers)} headers, " if self.headers else ""
+        return f"LogRecord({where}{txid}{time}{key}{headers}{size} B {shown})"
+
+
+LogRecord.content = LogRecord.__dict__["payload"]
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class KeyedRecord(LogRecord):
+    """A record with a key, with headers, or with both. It is accepted wherever a `LogRecord` is.
+
+    The log must permit them: its option ``record_headers``, or that of its namespace. They are stored and
+    returned unchanged, and the log uses them for nothing.
+
+    Args:
+        txid: As for `LogRecord`.
+        payload: As for `LogRecord`. Payload, key and headers have at most 1,040,384 bytes in sum, counting 5
+            more, and 8 more per header.
+        key: At most 64 KiB, or None. An empty key differs from None.
+        headers: At most 64 pairs of a name and a value, both ``bytes``. Their order is kept, and names may
+            repeat.
+    """
+
+    key: bytes | None = None
+    headers: Any = ()
+
+    def __post_init__(self) -> None:
+        if self.headers is None or type(self.headers) is list:
+            self.headers = tuple(self.headers or ())
+
+    @property
+    def content(self) -> Any:
+        """The unchecked `KeyedContent` of the record, or its payload if it has neither key nor headers."""
+        if self.key is None and not self.headers:
+            return self.payload
+        return KeyedContent(self.payload, self.key, self.headers)
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -230,13 +291,21 @@ class ReadRecord(LogRecord):
     slot: int = -1
 
 
-def txid_and_payload(record: Any) -> tuple[Any, Any]:
-    """Return txid and payload of a `LogRecord`, or None and the payload if ``record`` is a payload.
+@dataclass(slots=True, repr=False, eq=False)
+class ReadKeyedRecord(KeyedRecord):
+    """A record with a key or headers that was read. Users see a `KeyedRecord`."""
+
+    origin: Origin | None = None
+    slot: int = -1
+
+
+def txid_and_content(record: Any) -> tuple[Any, Any]:
+    """Return txid and content of a `LogRecord`, or None and the payload if ``record`` is a payload.
 
     Check neither.
     """
     if isinstance(record, LogRecord):
-        return record.txid, record.payload
+        return record.txid, record.content
     return None, record
 
 
@@ -252,12 +321,15 @@ def check_txid(value: object) -> int:
 
 
 def split_columns(records: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the txids and the payloads of records, each of which is a `LogRecord` or a payload."""
+    """Return the txids and the contents of records, each of which is a `LogRecord` or a payload.
+
+    The content is the payload, or a `KeyedContent` for a record with a key or headers.
+    """
     try:
-        return [record.txid for record in records], [record.payload for record in records]
+        return [record.txid for record in records], [record.content for record in records]
     except AttributeError:  # at least one is a payload
-        pairs = [txid_and_payload(record) for record in records]
-        return [txid for txid, _ in pairs], [payload for _, payload in pairs]
+        pairs = [txid_and_content(record) for record in records]
+        return [txid for txid, _ in pairs], [content for _, content in pairs]
 
 
 def build_entry(
@@ -271,6 +343,8 @@ def build_entry(
     sections: Sequence[tuple[int, int, Buffer]] = (),
     sizes: list[int] | None = None,
     max_txid: int = 0,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Headers] | None = None,
 ) -> tuple[list[Buffer], int]:
     """Return the buffers of one entry and their length in bytes. The sender joins the buffers.
 
@@ -288,6 +362,8 @@ def build_entry(
         sizes: The sizes of the payloads in bytes. A shorter list is ignored.
         max_txid: The greatest txid of the segment up to this entry if it is not that of the last record,
             otherwise 0.
+        keys: One per record, None for a record without. None if no record has a key.
+        headers: One tuple per record. None if no record has headers.
     """
     record_count = len(txids)
     assert record_count == len(payloads) > 0, (
@@ -301,6 +377,11 @@ def build_entry(
         assert len(record_flags) == record_count
         flags |= FLAG_RECORD_FLAGS
         column_bytes += record_count
+    keyed_columns = b""
+    if keys is not None or headers is not None:
+        keyed_flags, keyed_columns = encode_keyed(keys, headers)
+        flags |= keyed_flags
+        column_bytes += len(keyed_columns)
     packed_sections = b"".join(_encode_section(*section) for section in sections)
     header = HEADER.pack(
         MAGIC, VERSION, flags, record_count, payload_bytes, column_bytes, len(packed_sections),
@@ -310,6 +391,8 @@ def build_entry(
     if record_flags is not None:
         buffers.append(record_flags)
     buffers.extend(payloads)
+    if keyed_columns:
+        buffers.append(keyed_columns)
     return buffers, HEADER_BYTES + len(packed_sections) + column_bytes
 
 
@@ -476,6 +559,10 @@ class Columns:
     """u8[count], or None if no record has flags."""
     written_ms: int
     """The writer's time stamp of the entry, in ms since 1970."""
+    keys: list[bytes | None] | None = None
+    """One key per row, or None for a row without. None if no record of the entry has a key."""
+    headers: list[Headers] | None = None
+    """One tuple of headers per row. None if no record of the entry has headers."""
 
     @property
     def time_ms(self) -> int:
@@ -500,7 +587,10 @@ class Columns:
     @property
     def held_bytes(self) -> int:
         """The approximate memory use of these rows in bytes. Records without payload count too."""
-        return self.offsets[self.count] - self.offsets[0] + RECORD_COLUMN_BYTES * self.count
+        size = self.offsets[self.count] - self.offsets[0] + RECORD_COLUMN_BYTES * self.count
+        if self.keys is not None or self.headers is not None:
+            size += memory_bytes(self.keys, self.headers)
+        return size
 
     def cut(self, first_row: int, end_row: int) -> "Columns":
         """Return the rows from ``first_row`` up to, but not including, ``end_row``.
@@ -516,10 +606,15 @@ class Columns:
             self.payload,
             None if self.flags is None else self.flags[first_row:end_row],
             self.written_ms,
+            None if self.keys is None else self.keys[first_row:end_row],
+            None if self.headers is None else self.headers[first_row:end_row],
         )
 
     def tuples(self) -> list[tuple[int, bytes]]:
-        """Return a tuple (txid, payload) per record. The payloads are copies, so the entry can be freed."""
+        """Return a tuple (txid, payload) per record, without keys and headers.
+
+        The payloads are copies, so the entry can be freed.
+        """
         return list(zip(self.txids.tolist(), self._payloads(), strict=True))
 
     def records(self) -> list[LogRecord]:
@@ -527,6 +622,8 @@ class Columns:
 
         The payloads are copies, so the entry can be freed (H17).
         """
+        if self.keys is not None or self.headers is not None:
+            return self._keyed_records()
         return list(
             map(
                 ReadRecord,
@@ -536,6 +633,16 @@ class Columns:
                 count(self.first_slot),
             )
         )
+
+    def _keyed_records(self) -> list[LogRecord]:
+        keys, headers = self.keys or repeat(None), self.headers or repeat(())
+        rows = zip(self.tuples(), keys, headers, count(self.first_slot), strict=False)
+        return [
+            ReadRecord(txid, payload, self.origin, slot)
+            if key is None and not record_headers
+            else ReadKeyedRecord(txid, payload, key, record_headers, self.origin, slot)
+            for (txid, payload), key, record_headers, slot in rows
+        ]
 
     def _payloads(self) -> Iterable[bytes]:
         """Return a copy of each payload, in order.
@@ -640,10 +747,7 @@ def decode_header(entry: Buffer) -> EntryHeader:
         12 * record_count + 4 + payload_bytes + (record_count if flags & FLAG_RECORD_FLAGS else 0)
     )
     if record_count == 0 or section_bytes % 8 or column_bytes != expected:
-        raise CorruptData(
-            f"a log entry of {record_count} records, {payload_bytes} payload bytes: its columns should have "
-            f"{expected} bytes, but have {column_bytes} by the header (sections: {section_bytes})"
-        )
+        _check_keyed(flags, record_count, section_bytes, column_bytes, expected)
     if flags & CODEC_MASK:
         _check_compressed(flags & CODEC_MASK, column_bytes, size - HEADER_BYTES - section_bytes)
     elif HEADER_BYTES + section_bytes + column_bytes != size:
@@ -655,6 +759,25 @@ def decode_header(entry: Buffer) -> EntryHeader:
         flags, record_count, payload_bytes, section_bytes, first_txid, last_txid, records_before, written_ms,
         max_txid or last_txid,
     )  # fmt: skip
+
+
+def _check_keyed(
+    flags: int, record_count: int, section_bytes: int, column_bytes: int, expected: int
+) -> None:
+    """Check the sizes of an entry whose columns are not exactly those without keys and headers."""
+    if flags & FLAGS_KEYED:
+        expected += least_keyed_bytes(flags, record_count)
+    if (
+        record_count == 0
+        or section_bytes % 8
+        or not flags & FLAGS_KEYED
+        or flags & FLAG_CONTROL
+        or column_bytes < expected
+    ):
+        raise CorruptData(
+            f"a log entry of {record_count} records, flags {flags:#06x}: its columns should have "
+            f"{expected} bytes, but have {column_bytes} by the header (sections: {section_bytes})"
+        )
 
 
 def _check_compressed(codec_number: int, column_bytes: int, compressed_bytes: int) -> None:
@@ -693,7 +816,7 @@ def decode_columns(
         position += header.section_bytes
         _check_sections(view[HEADER_BYTES:position])
     if header.flags & CODEC_MASK:
-        view, position = _decompress_columns(view[position:], header, origin, log_name), 0
+        view, position = _decompress_columns(view, position, header, origin, log_name), 0
     txids = view[position : position + 8 * record_count].cast("q")
     position += 8 * record_count
     offsets = view[position : position + 4 * (record_count + 1)].cast("i")
@@ -710,14 +833,17 @@ def decode_columns(
         raise CorruptData(
             f"log entry {origin.segment}.{origin.entry}: its offsets are not in order"
         )
+    payload, keys, headers = view[position:], None, None
+    if header.flags & FLAGS_KEYED:
+        payload = view[position : position + header.payload_bytes]
+        keyed_columns = view[position + header.payload_bytes :]
+        keys, headers = decode_keyed(keyed_columns, header.flags, record_count)
     if txids[0] != header.first_txid or txids[record_count - 1] != header.last_txid:
         raise CorruptData(
             f"log entry {origin.segment}.{origin.entry}: the txids differ from the header"
         )
     if header.flags & FLAG_CONTROL:
-        return Columns(
-            origin, 0, record_count, txids, offsets, view[position:], flags, header.written_ms
-        )
+        return Columns(origin, 0, record_count, txids, offsets, payload, flags, header.written_ms)
     if bool(header.flags & FLAG_TXID_AT_LINK) != (origin.txid >= 0):
         raise CorruptData(
             f"log entry {origin.segment}.{origin.entry}: the txids are in "
@@ -728,18 +854,18 @@ def decode_columns(
         linked_txids = array("q", range(first, first + record_count) if step else [first])
         txids = memoryview(linked_txids if step else linked_txids * record_count)
     return Columns(
-        origin, 0, record_count, txids, offsets, view[position:], flags, header.written_ms
+        origin, 0, record_count, txids, offsets, payload, flags, header.written_ms, keys, headers
     )
 
 
 def _decompress_columns(
-    data: memoryview, header: EntryHeader, origin: Origin, log_name: str
+    entry: memoryview, position: int, header: EntryHeader, origin: Origin, log_name: str
 ) -> memoryview:
-    size = RECORD_COLUMN_BYTES * header.count + 4 + header.payload_bytes
-    if header.flags & FLAG_RECORD_FLAGS:
-        size += header.count
+    """Return the decompressed columns, which begin at ``position``. `decode_header` checked their size."""
+    (size,) = unpack_from("<I", entry, COLUMN_BYTES_OFFSET)
     description = f'log "{log_name}" entry {origin.segment}.{origin.entry}'
-    return memoryview(load_codec(header.flags & CODEC_MASK, description).decompress(data, size))
+    codec = load_codec(header.flags & CODEC_MASK, description)
+    return memoryview(codec.decompress(entry[position:], size))
 
 
 def _check_record_flags(flags: bytes, origin: Origin) -> bytes:

@@ -37,22 +37,21 @@ from ...runtime.protocol.schema import (
 from ..format.dlsn import DLSN
 
 FORMAT = 2
-WRITER_FORMAT = 5
-"""The format of changes by this program. It changes no log that requires a newer one."""
-WRITER_FORMAT_PLAIN, WRITER_FORMAT_PRODUCERS, WRITER_FORMAT_UNORDERED, WRITER_FORMAT_BOTH = (
-    2,
-    3,
-    4,
-    5,
-)
-"""Writer formats of a log, which define the programs that may change it.
+WRITER_FORMAT_PLAIN = 2
+"""The writer format of a log without any of the properties below, each of which adds its number.
 
-- Plain: the log has never had producers.
-- Producers: the log has producers, so only programs that maintain their state may change it.
+The writer format defines which programs may change the log.
+"""
+WITH_PRODUCERS, WITH_UNORDERED, WITH_RECORD_HEADERS = 1, 2, 4
+"""Properties of a log in its writer format.
+
+- Producers: only programs that maintain their state may change the log.
 - Unordered: its txids have decreased, so only programs that close a segment with its greatest txid may change
   it.
-- Both: the log has producers, and its txids have decreased.
+- Record headers: its entries may have keys and headers, so only programs that decode these may change it.
 """
+WRITER_FORMAT = WRITER_FORMAT_PLAIN + WITH_PRODUCERS + WITH_UNORDERED + WITH_RECORD_HEADERS
+"""The format of changes by this program. It changes no log that requires a newer one."""
 STATE_BYTES_MAX = 1024
 IN_PROGRESS_MAX = 2
 """Maximum number of segments in progress. A takeover handles them as a list, whatever the state contains."""
@@ -185,15 +184,27 @@ class LogState:
 
         They can if none decreased, or if all entries store the greatest txid so far.
         """
-        return not self.had_unordered_txids or self.writer_format in (
-            WRITER_FORMAT_UNORDERED,
-            WRITER_FORMAT_BOTH,
-        )
+        return not self.had_unordered_txids or self._has_property(WITH_UNORDERED)
 
     @property
     def has_producers(self) -> bool:
         """Whether its entries have a producer section."""
-        return self.writer_format in (WRITER_FORMAT_PRODUCERS, WRITER_FORMAT_BOTH)
+        return self._has_property(WITH_PRODUCERS)
+
+    @property
+    def has_record_headers(self) -> bool:
+        """Whether its entries may have keys and headers."""
+        return self._has_property(WITH_RECORD_HEADERS)
+
+    def _has_property(self, writer_property: int) -> bool:
+        is_known = WRITER_FORMAT_PLAIN <= self.writer_format <= WRITER_FORMAT
+        return is_known and bool((self.writer_format - WRITER_FORMAT_PLAIN) & writer_property)
+
+    def _with_property(self, writer_property: int) -> "LogState":
+        """Return the state with a property in its writer format. A newer program's format is not changed."""
+        if self._has_property(writer_property) or self.writer_format > WRITER_FORMAT:
+            return self
+        return replace(self, writer_format=self.writer_format + writer_property)
 
     @property
     def in_progress(self) -> range:
@@ -272,20 +283,15 @@ class LogState:
         """
         if self.had_unordered_txids:
             return self
-        next_formats = {
-            WRITER_FORMAT_PLAIN: WRITER_FORMAT_UNORDERED,
-            WRITER_FORMAT_PRODUCERS: WRITER_FORMAT_BOTH,
-        }
-        writer_format = next_formats.get(self.writer_format, self.writer_format)
-        return replace(self, had_unordered_txids=True, writer_format=writer_format)
+        return replace(self._with_property(WITH_UNORDERED), had_unordered_txids=True)
 
     def with_producers(self) -> "LogState":
         """Return the state of a log whose entries are about to get producer sections (H71)."""
-        next_formats = {
-            WRITER_FORMAT_PLAIN: WRITER_FORMAT_PRODUCERS,
-            WRITER_FORMAT_UNORDERED: WRITER_FORMAT_BOTH,
-        }
-        return replace(self, writer_format=next_formats.get(self.writer_format, self.writer_format))
+        return self._with_property(WITH_PRODUCERS)
+
+    def with_record_headers(self) -> "LogState":
+        """Return the state of a log whose entries are about to get keys or headers."""
+        return self._with_property(WITH_RECORD_HEADERS)
 
     def with_producer_snapshot(self, segment: int) -> "LogState":
         """Return the state with the closed segment from which the producer state can be read."""

@@ -144,19 +144,41 @@ class MergingOptions:
         check(self)
 
 
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """Options for formats that older programs do not read. They can only be stored.
+
+    They permit the first use. Afterwards the log's state requires programs that support the format.
+    """
+
+    record_headers: bool = option(
+        False,
+        "",
+        "records may have a key and headers; older versions refuse to write the log from the first such "
+        "record on, and to read that record",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
 RETENTION = tuple(option_names(RetentionOptions))
 MERGING = tuple(option_names(MergingOptions))
-STORED_OPTIONS = (*STORABLE, *RETENTION, *MERGING, *QUORUMS)
+FORMATS = tuple(option_names(FormatOptions))
+STORED_ONLY = (*RETENTION, *MERGING, *FORMATS)
+"""The options that have no effect in the ``config`` of a process."""
+STORED_OPTIONS = (*STORABLE, *STORED_ONLY, *QUORUMS)
 LOCAL_ONLY = tuple(name for name in option_names(LogOptions) if name not in STORABLE)
 """The other options of `LogOptions`, which belong to the process that opens the log and are never stored."""
 
 
 def reject_stored_only(
-    config: Mapping[str, Any] | None, stored_only: Collection[str] = (*RETENTION, *MERGING)
+    config: Mapping[str, Any] | None, stored_only: Collection[str] = STORED_ONLY
 ) -> None:
     """Raise `InvalidRequest` for an option that has no effect in the ``config`` of one process.
 
-    Bookies apply retention and merging. The quorums of a log are stored with it. Those in
+    Bookies apply retention and merging, and formats concern all clients. The quorums of a log are stored with
+    it. Those in
     ``open_namespace(config=)`` apply to the logs that it creates.
     """
     for name in config or ():
@@ -297,10 +319,13 @@ class StoredSettings:
         return result
 
 
-_OPTION_CLASSES: tuple[type[LogOptions | RetentionOptions | MergingOptions], ...] = (
+_OPTION_CLASSES: tuple[
+    type[LogOptions | RetentionOptions | MergingOptions | FormatOptions], ...
+] = (
     LogOptions,
     RetentionOptions,
     MergingOptions,
+    FormatOptions,
 )
 
 
@@ -417,6 +442,13 @@ def merging_of(namespace_settings: StoredSettings, log_settings: StoredSettings)
     """Return the merging options that apply to a log."""
     return with_overrides(
         MergingOptions(), {**namespace_settings.select(MERGING), **log_settings.select(MERGING)}
+    )
+
+
+def formats_of(namespace_settings: StoredSettings, log_settings: StoredSettings) -> FormatOptions:
+    """Return the format options that apply to a log."""
+    return with_overrides(
+        FormatOptions(), {**namespace_settings.select(FORMATS), **log_settings.select(FORMATS)}
     )
 
 

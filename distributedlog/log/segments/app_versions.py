@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import xxhash
 
@@ -18,6 +19,7 @@ from ...runtime.protocol.schema import (
     text,
     verify_round_trip,
 )
+from ..format.record_headers import KeyedContent
 from ..model.log_keys import app_version_key, incarnation_text, state_key
 from ..model.log_state import decode_fields
 
@@ -36,13 +38,30 @@ class LinkContent:
 
     records: int
     digest: int
-    """The sum, modulo 2^64, of ``xxh3_64(payload, seed=txid or 0)`` over the records."""
+    """The sum, modulo 2^64, of ``xxh3_64(payload, seed=txid or 0)`` over the records.
+
+    For a record with a key or headers, the payload is replaced by the 8 bytes of ``xxh3_64(payload)`` and the
+    columns of key and headers of that record alone.
+    """
 
     @classmethod
     def of(cls, txids: Iterable[int], payloads: Iterable[Buffer]) -> "LinkContent":
         """Return the content of these records. The transaction ID is 0 if the link assigns it."""
         digests = list(map(xxhash.xxh3_64_intdigest, payloads, txids))
         return cls(len(digests), sum(digests) % (1 << 64))
+
+    @classmethod
+    def of_contents(cls, txids: Iterable[int], contents: Iterable[Any]) -> "LinkContent":
+        """Return the content of records as `of`. Some payloads are a `KeyedContent`."""
+        return cls.of(
+            txids,
+            (
+                xxhash.xxh3_64_digest(content.payload) + content.digest_parts()
+                if type(content) is KeyedContent
+                else content
+                for content in contents
+            ),
+        )
 
     def __add__(self, other: "LinkContent") -> "LinkContent":
         return LinkContent(self.records + other.records, (self.digest + other.digest) % (1 << 64))

@@ -8,6 +8,7 @@ Ledgers that are never linked are deleted, either by their creator (`abort`, `di
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 import trio
 
@@ -29,15 +30,17 @@ from ..format.compression import Compression
 from ..format.log_clock import LogClock
 from ..format.packed_columns import copy_and_check_packed
 from ..format.record import FLAG_TXID_AT_LINK, LogRecord, build_entry, split_columns
+from ..format.record_headers import Headers, split_contents
 from ..interfaces.segment_store import NewSegmentLedger, SegmentEntryStore, SegmentEntryWriter
 from ..model.log_keys import incarnation_text, staged_ledger_key, state_key
-from ..model.log_state import GIVEN, LogState
+from ..model.log_state import BYTES, GIVEN, LogState
 from ..model.segment_ranges import SegmentToken
 from ..model.segment_record import EMPTY_END, UNKNOWN, SegmentEnd
 from ..model.txid_policy import txid_order_error
+from ..services.header_permission import permit_record_headers
 from ..services.log_context import LogContext
 from ..takeover.takeover import CREATE_ATTEMPTS
-from ..write.record_validation import validate_columns
+from ..write.record_validation import keyed_refused_error, validate_columns
 from .app_versions import LinkContent
 from .staged_ledgers import StagedLedger, delete_staged
 
@@ -82,8 +85,12 @@ class SegmentWriter:
         self._txids_at_link: bool | None = None
         """Whether the link assigns the transaction IDs. None before the first record."""
         self._txids: list[int] = []
-        self._payloads: list[bytes] = []
+        self._payloads: list[Any] = []
         self._buffered_bytes = 0
+        self._namespace = context.namespace
+        self._keyed_permitted = state.has_record_headers
+        self._has_keyed = False
+        """Whether a buffered record has a key or headers. Its payload is then a `KeyedContent`."""
         self._end: SegmentEnd = EMPTY_END
         self._ledger = ledger
         self._closed = False
@@ -153,6 +160,11 @@ class SegmentWriter:
             txids, payloads, self._max_txid, self._refuses_unordered, self._name, policy
         )
         validated.copy_records()  # `flush` may wait, and the caller may change its lists during the wait
+        if validated.is_keyed:
+            try:
+                await self._permit_keyed()
+            except InvalidRequest as error:
+                validated = validated.without_keyed(error)
         if txids is None:
             entry_txids = [0] * validated.record_count  # placeholders until the link assigns them
         elif validated.has_mixed_txids or (validated.record_count and validated.txids is None):
@@ -169,6 +181,7 @@ class SegmentWriter:
             if stop > position:
                 self._txids += entry_txids[position:stop]
                 self._payloads += validated.payloads[position:stop]
+                self._has_keyed |= validated.first_keyed < stop
                 self._buffered_bytes += validated.entry_bytes(position, stop)
                 position = stop
             if position < validated.record_count or self._buffered_bytes >= self._entry_bytes:
@@ -176,7 +189,15 @@ class SegmentWriter:
         if validated.refusal is not None:
             raise validated.refusal
 
-    async def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
+    async def write_packed(
+        self,
+        txids: Buffer | None,
+        offsets: Buffer,
+        payloads: Buffer,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Sequence[tuple[bytes, bytes]]] | None = None,
+    ) -> None:
         """Write one entry from columns in Arrow's layout, without work per record.
 
         The columns are little-endian. They have at least one record and at most 1,040,384 bytes in sum.
@@ -186,6 +207,8 @@ class SegmentWriter:
             txids: int64 per record. None as for `write_columns`.
             offsets: int32, one more than records. The first is 0.
             payloads: The bytes of all payloads, up to the last offset.
+            keys: One key per record, None for a record without. They cost work per record.
+            headers: Pairs of a name and a value per record, as in a `KeyedRecord`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
@@ -194,8 +217,12 @@ class SegmentWriter:
         self._require_same_kind(txids_at_link=txids is None)
         try:
             columns = copy_and_check_packed(txids, offsets, payloads, txids_at_link=True)
+            if keys is not None or headers is not None:
+                columns = columns.with_keyed(keys, headers)
         except RecordTooLarge as error:
             raise RecordTooLarge(f'log "{self._name}": {error}') from None
+        if columns.is_keyed:
+            await self._permit_keyed()
         first_txid, last_txid = columns.txids[0], columns.txids[-1]
         if txids is not None:
             if self._refuses_unordered and first_txid < self._max_txid:
@@ -206,7 +233,11 @@ class SegmentWriter:
                 self._max_txid, last_txid if columns.is_ascending else max(columns.txids)
             )
         if self._content is not None:
-            self._content += LinkContent.of(columns.txids, columns.iter_payloads())
+            self._content += (
+                LinkContent.of_contents(columns.txids, columns.contents)
+                if columns.is_keyed
+                else LinkContent.of(columns.txids, columns.iter_payloads())
+            )
         buffers, length = columns.build_entry(
             records_before=self._end.records,
             written_ms=self._next_time_ms(),
@@ -226,9 +257,14 @@ class SegmentWriter:
         if not self._txids:
             return
         txids, payloads = self._txids, self._payloads
-        self._txids, self._payloads, self._buffered_bytes = [], [], 0
+        keys: list[bytes | None] | None = None
+        headers: list[Headers] | None = None
         if self._content is not None:
-            self._content += LinkContent.of(txids, payloads)
+            self._content += LinkContent.of_contents(txids, payloads)
+        if self._has_keyed:
+            payloads, keys, headers = split_contents(payloads)
+        self._txids, self._payloads, self._buffered_bytes = [], [], 0
+        self._has_keyed = False
         ascending = self._refuses_unordered or sorted(txids) == txids
         max_txid = max(self._end.last_txid, txids[-1] if ascending else max(txids))
         buffers, length = build_entry(
@@ -238,6 +274,8 @@ class SegmentWriter:
             written_ms=self._next_time_ms(),
             flags=FLAG_TXID_AT_LINK if self._txids_at_link else 0,
             max_txid=max_txid if max_txid > txids[-1] else 0,
+            keys=keys,
+            headers=headers,
         )
         await self._add(buffers, length, len(txids), txids[0], max_txid, ascending=ascending)
 
@@ -317,6 +355,21 @@ class SegmentWriter:
         if self._txids_at_link is not None and self._txids_at_link != txids_at_link:
             raise self._mixed_txids_error()
         self._txids_at_link = txids_at_link
+
+    async def _permit_keyed(self) -> None:
+        """Permit keys and headers in the log, before the first one is written for it.
+
+        Raises:
+            InvalidRequest: The log accepts none.
+            DistributedLogError: The metadata quorum does not answer. Nothing was accepted.
+        """
+        if self._state.policy == BYTES:
+            raise keyed_refused_error(self._name)
+        if not self._keyed_permitted:
+            await permit_record_headers(
+                self._metadata, self._namespace, self._state.log_id, self._name
+            )
+            self._keyed_permitted = True
 
     def _mixed_txids_error(self) -> InvalidRequest:
         return InvalidRequest(

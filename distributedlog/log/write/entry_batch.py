@@ -19,6 +19,7 @@ from ..format.dlsn import DLSN
 from ..format.packed_columns import PackedColumns
 from ..format.producer_table import EntryProducers
 from ..format.record import RECORD_MORE
+from ..format.record_headers import Headers, KeyedContent, split_contents
 
 _new_tuple = tuple.__new__
 """Creates a `DLSN` from its three numbers without the Python-level call of the `DLSN` constructor."""
@@ -37,6 +38,7 @@ class EntryBatch:
         "error",
         "first_slot",
         "has_given_txids",
+        "has_keyed",
         "is_done",
         "is_unordered",
         "max_txid",
@@ -54,7 +56,10 @@ class EntryBatch:
         self.txids: Any = []
         """Integers: a list, or a view of packed transaction IDs."""
         self.payloads: Any = []
-        """A list of bytes, until the batch is done."""
+        """A list of bytes, or of a `KeyedContent` for a record with a key or headers, until the batch is
+        done."""
+        self.has_keyed = False
+        """Whether a record has a key or headers."""
         self.sizes: list[int] | None = None
         """The payload sizes in bytes, if `add_records` added all records. A list that is shorter than the
         payloads is ignored."""
@@ -95,6 +100,7 @@ class EntryBatch:
         """Turn an empty batch into an entry with these columns."""
         assert not self.txids, "columns are an entry of their own"
         self.txids, self.columns = columns.txids, columns
+        self.has_keyed = columns.is_keyed
         self.size_bytes = columns.column_bytes - 4
 
     def add_records(
@@ -108,6 +114,14 @@ class EntryBatch:
         self.txids += txids
         self.payloads += payloads
 
+    def split_contents(
+        self,
+    ) -> tuple[Sequence[bytes], list[bytes | None] | None, list[Headers] | None]:
+        """Return payloads, keys and headers. A column that no record has is None."""
+        if self.has_keyed:
+            return split_contents(self.payloads)
+        return self.payloads, None, None
+
     def add_set(self, txid: int, payloads: Sequence[bytes]) -> int:
         """Add a record set and return its first slot."""
         first_set_slot, set_records = len(self.txids), len(payloads)
@@ -115,6 +129,7 @@ class EntryBatch:
             self.sets = [*(self.sets or ()), (first_set_slot, set_records)]
         self.txids += [txid] * set_records
         self.payloads += payloads
+        self.has_keyed |= KeyedContent in map(type, payloads)
         return first_set_slot
 
     def record_flags(self) -> bytearray:

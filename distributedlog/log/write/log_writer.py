@@ -34,8 +34,9 @@ from ..format.record import (
     RECORD_COLUMN_BYTES,
     LogRecord,
     split_columns,
-    txid_and_payload,
+    txid_and_content,
 )
+from ..format.record_headers import KeyedContent
 from ..interfaces.error_boundary import error_boundary
 from ..model.log_keys import incarnation_text
 from ..model.log_state import BYTES, LogState
@@ -46,7 +47,7 @@ from ..services.lease_session import LogLock
 from ..services.log_context import LogContext
 from .entry_batch import PendingBulk, PendingWrite
 from .producer_state_manager import OpenedProducer, ProducerStateManager
-from .record_validation import validate_columns
+from .record_validation import ValidatedBatch, keyed_refused_error, validate_columns
 from .send_queue import MakeSink, SendQueue
 from .sequenced_writer import SequencedWriter
 from .txid_admission import TxidAdmission
@@ -93,7 +94,9 @@ class LogWriter:
             self.send_queue.producers = ProducerStateManager(table, self._name)
         self._entry_bytes_max = options.entry_bytes_max
         self._closed = False
-        writer_ownership = WriterOwnership(log_lock, self.send_queue, options.recover_timeout_s)
+        writer_ownership = WriterOwnership(
+            log_lock, self.send_queue, context.namespace, options.recover_timeout_s
+        )
         self._txids = TxidAdmission(
             log_lock.writer_state.state,
             self.send_queue,
@@ -151,9 +154,9 @@ class LogWriter:
             txid, payload = assigner.assign_one(len(record)), record
         else:
             try:
-                txid, payload = record.txid, record.payload  # type: ignore[union-attr]
+                txid, payload = record.txid, record.content  # type: ignore[union-attr]
             except AttributeError:  # a payload alone
-                txid, payload = txid_and_payload(record)
+                txid, payload = txid_and_content(record)
             if (
                 type(payload) is not bytes
                 or type(txid) is not int
@@ -195,6 +198,7 @@ class LogWriter:
             send_queue.wake()
         batch.txids.append(record_txid)
         batch.payloads.append(record_payload)
+        batch.has_keyed |= type(record_payload) is KeyedContent
         batch.size_bytes += size
         return PendingWrite.of(batch, len(batch.txids) - 1)
 
@@ -254,6 +258,8 @@ class LogWriter:
         validated = validate_columns(
             txids, payloads, assigner.last, self.checks_txids, self._name, assigner.policy
         )
+        if validated.is_keyed:
+            validated = await self._permit_keyed(validated)
         position = needed_bytes = 0  # next record; bytes of it that had no space
         while position < validated.record_count:
             if send_queue.needs_slow_path or needed_bytes:
@@ -333,6 +339,7 @@ class LogWriter:
             else:
                 given_txids = assigner.assign(sizes)
             batch.add_records(given_txids, payload_slice, sizes)
+            batch.has_keyed |= validated.first_keyed < stop
             batch.size_bytes += size
             position = stop
         if validated.refusal is not None:
@@ -342,8 +349,27 @@ class LogWriter:
                 bulk.add_refused(position + 1, WriteCancelled(reason))
         return bulk
 
+    async def _permit_keyed(self, validated: ValidatedBatch) -> ValidatedBatch:
+        """Return the records that the log accepts: up to the first one with a key or headers, or all."""
+        if self._txids.keyed_permitted:
+            return validated
+        validated.copy_records()
+        try:
+            await self._txids.permit_keyed()
+        except DistributedLogError as error:
+            if self.send_queue.end_error is not None:
+                raise
+            return validated.without_keyed(error)
+        return validated
+
     async def submit_packed(
-        self, txids: Buffer | None, offsets: Buffer, payloads: Buffer
+        self,
+        txids: Buffer | None,
+        offsets: Buffer,
+        payloads: Buffer,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Sequence[tuple[bytes, bytes]]] | None = None,
     ) -> PendingBulk:
         """Accept records as the columns of one entry in Arrow's layout, all or none.
 
@@ -360,6 +386,8 @@ class LogWriter:
             txids: int64 per record. None if the log assigns them.
             offsets: int32, one more than records. The first is 0.
             payloads: The bytes of all payloads, up to the last offset.
+            keys: One key per record, None for a record without. They cost work per record.
+            headers: Pairs of a name and a value per record, as in a `KeyedRecord`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
@@ -368,6 +396,10 @@ class LogWriter:
         send_queue.raise_if_over()
         has_txids = txids is not None
         columns = copy_and_check_packed(txids, offsets, payloads)
+        if keys is not None or headers is not None:
+            columns = columns.with_keyed(keys, headers)
+            if columns.is_keyed and assigner.policy == BYTES:
+                raise keyed_refused_error(self._name)
         if has_txids and assigner.policy == BYTES:
             raise txid_refused_error(self._name)
         first, last = columns.txids[0], columns.txids[-1]
@@ -375,6 +407,8 @@ class LogWriter:
             raise _decreasing_txid_error(columns.txids.tolist(), self._name)
         if send_queue.needs_slow_path:
             await send_queue.before_submit()
+        if columns.is_keyed:
+            await self._txids.permit_keyed()
         size = columns.column_bytes - 4
         while True:
             if has_txids and (not columns.is_ascending or first < assigner.last):

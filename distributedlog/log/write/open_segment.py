@@ -146,7 +146,12 @@ class OpenSegment:
             if self._max_txid > last_txid:
                 max_txid_if_greater = self._max_txid
             batch.max_txid = self._max_txid
-        if len(txids) == 1 and producers is None and batch.columns is None:  # a set has two or more
+        if (
+            len(txids) == 1  # a set has two or more
+            and producers is None
+            and batch.columns is None
+            and not batch.has_keyed
+        ):
             buffers, length = build_single_record_entry(
                 txids[0], batch.payloads[0], self.sent_records, written_ms, max_txid_if_greater
             )
@@ -195,15 +200,18 @@ class OpenSegment:
         if not batch.txids:
             return self._build_control_entry(written_ms, sections)
         if batch.columns is None:
+            payloads, keys, headers = batch.split_contents()
             return build_entry(
                 batch.txids,
-                batch.payloads,
+                payloads,
                 records_before=self.sent_records,
                 written_ms=written_ms,
                 record_flags=None if batch.sets is None else batch.record_flags(),
                 sections=sections,
-                sizes=batch.sizes,
+                sizes=None if batch.has_keyed else batch.sizes,
                 max_txid=max_txid,
+                keys=keys,
+                headers=headers,
             )
         buffers, length = batch.columns.build_entry(
             records_before=self.sent_records, written_ms=written_ms, max_txid=max_txid

@@ -1,7 +1,8 @@
 """Validate submitted records, one by one or in columns (pure).
 
 The column check costs about 100 ns per record. It inspects single records only if the check of the columns
-fails. Accepted records are exact: each transaction ID is an int (not a bool), each payload is bytes.
+fails. Accepted records are exact: each transaction ID is an int (not a bool), each payload is bytes, or a
+`KeyedContent` of bytes if the record has a key or headers.
 """
 
 from bisect import bisect_right
@@ -13,6 +14,7 @@ from typing import Any
 from ...runtime.declarations.options import quoted
 from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest, RecordTooLarge
 from ..format.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, RECORD_MORE, TXID_MAX
+from ..format.record_headers import KeyedContent
 from ..model.log_state import BYTES
 from ..model.txid_policy import txid_order_error, txid_refused_error
 
@@ -46,10 +48,19 @@ def exact_txid(txid: Any) -> int:
     return int(txid)
 
 
+def keyed_refused_error(name: str) -> InvalidRequest:
+    """Return the error of a key or headers in a byte stream."""
+    return InvalidRequest(
+        f'log "{name}" is a byte stream (txid policy "{BYTES}") and accepts no keys and headers'
+    )
+
+
 def validate_record(
     txid: object, payload: object, min_txid: int, name: str, policy: str
-) -> tuple[int | None, bytes]:
-    """Check one record and return its transaction ID and payload as plain int and bytes.
+) -> tuple[int | None, Any]:
+    """Check one record and return its transaction ID as a plain int, and its payload as bytes.
+
+    The payload of a record with a key or headers is a `KeyedContent`, in arguments and result.
 
     Args:
         txid: None for a record without one.
@@ -58,8 +69,9 @@ def validate_record(
         name: The name of the log.
         policy: The stored name of the log's transaction ID policy.
     Raises:
-        InvalidRequest: An argument is invalid, or a transaction ID is given and the log is a byte stream.
-        RecordTooLarge: The payload is above the limit.
+        InvalidRequest: An argument is invalid, or the log is a byte stream, and a transaction ID, key or
+            header is given.
+        RecordTooLarge: The payload, with key and headers, is above the limit.
         TransactionIdOutOfOrder: The transaction ID is below ``min_txid``.
     """
     exact = None
@@ -67,9 +79,15 @@ def validate_record(
         exact = exact_txid(txid)
         if policy == BYTES:
             raise txid_refused_error(name)
-    if not isinstance(payload, bytes | bytearray | memoryview):
+    copied: Any
+    if type(payload) is KeyedContent:
+        if policy == BYTES:
+            raise keyed_refused_error(name)
+        copied = payload.to_checked()
+    elif isinstance(payload, bytes | bytearray | memoryview):
+        copied = bytes(payload)
+    else:
         raise InvalidRequest(f"a payload must be bytes, got {type(payload).__name__}")
-    copied = bytes(payload)
     if len(copied) > RECORD_BYTES_MAX:
         raise RecordTooLarge(
             f"a record of {len(copied)} bytes (txid {exact}) is above the limit of {RECORD_BYTES_MAX}"
@@ -81,7 +99,7 @@ def validate_record(
 
 def validate_record_set(
     txids: Sequence[object], payloads: Sequence[object], min_txid: int, name: str, policy: str
-) -> tuple[int | None, list[bytes]]:
+) -> tuple[int | None, list[Any]]:
     """Check a record set and return its transaction ID and its payloads, as `validate_record`.
 
     Raises:
@@ -147,6 +165,7 @@ class ValidatedBatch:
         "_end_offsets",
         "_is_copied",
         "_total_bytes",
+        "first_keyed",
         "has_mixed_txids",
         "is_unordered",
         "payloads",
@@ -173,12 +192,14 @@ class ValidatedBatch:
         """Whether a given transaction ID is lower than one before it, at the time of the check."""
         self.payloads = payloads
         self.sizes = sizes
-        """The payload sizes in bytes."""
+        """The payload sizes in bytes, with keys and headers."""
         record_count = len(sizes)
         self.record_count = record_count
         """The number of accepted records. If ``refusal`` is not None, it is the error of the record after
         them."""
         self.refusal = refusal
+        self.first_keyed = record_count
+        """The first record with a key or headers. The number of records if there is none."""
         self._total_bytes = sum(sizes) + record_count * RECORD_COLUMN_BYTES
         self._end_offsets: list[int] | None = None
         self._is_copied = False
@@ -192,6 +213,24 @@ class ValidatedBatch:
         self.payloads = list(self.payloads)
         if self.txids is not None:
             self.txids = list(self.txids)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether a record has a key or headers."""
+        return self.first_keyed < self.record_count
+
+    def without_keyed(self, refusal: DistributedLogError) -> "ValidatedBatch":
+        """Return the records before the first one with a key or headers, which is rejected."""
+        stop = self.first_keyed
+        result = ValidatedBatch(
+            None if self.txids is None else self.txids[:stop],
+            self.payloads[:stop],
+            self.sizes[:stop],
+            refusal,
+            unordered=self.is_unordered,
+        )
+        result.has_mixed_txids = self.has_mixed_txids
+        return result
 
     def same_kind_end(self, first: int, stop: int) -> int:
         """Return the end of the records from ``first`` on that all have transaction IDs, or all have none.
@@ -305,7 +344,7 @@ def _validate_one_by_one(
     policy: str,
 ) -> ValidatedBatch:
     accepted_txids: list[int | None] = []
-    accepted_payloads: list[bytes] = []
+    accepted_payloads: list[Any] = []
     unordered, refusal = False, None
     try:
         if txids is not None and len(txids) != len(payloads):
@@ -328,4 +367,7 @@ def _validate_one_by_one(
         unordered=unordered,
     )
     validated.has_mixed_txids = 0 < missing_count < len(accepted_txids)
+    types = list(map(type, accepted_payloads))
+    if KeyedContent in types:
+        validated.first_keyed = types.index(KeyedContent)
     return validated

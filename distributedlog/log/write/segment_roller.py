@@ -162,6 +162,9 @@ class SegmentRoller:
     conditional_append = None
     """None: the writer itself checks expected positions and accepts frames."""
 
+    async def permit_record_headers(self) -> None:
+        """Do nothing: the writer itself permits them (`WriterOwnership.permit_record_headers`)."""
+
     @property
     def can_send(self) -> bool:
         """Whether an entry can be sent to the open segment."""

@@ -13,7 +13,7 @@ number, the size up to which the open batch may grow. It is low if a limit is ne
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -76,8 +76,8 @@ class EntryTarget(Protocol):
         ...
 
 
-ConditionalAppend = Callable[[DLSN, bytes, int | None], Awaitable[DLSN]]
-"""Called with the expected position, a payload, and its transaction ID or None."""
+ConditionalAppend = Callable[[DLSN, Any, int | None], Awaitable[DLSN]]
+"""Called with the expected position, a payload or `KeyedContent`, and its transaction ID or None."""
 
 
 class EntrySink(Protocol):
@@ -123,6 +123,16 @@ class EntrySink(Protocol):
 
         Raises:
             RequestTimeout: It is unknown whether they can.
+        """
+        ...
+
+    async def permit_record_headers(self) -> None:
+        """Permit keys and headers, if `conditional_append` is not None: a proxy owns the log.
+
+        Raises:
+            InvalidRequest: The log accepts none.
+            UnsupportedFormat: The proxy has an older version.
+            DistributedLogError: The proxies do not answer.
         """
         ...
 

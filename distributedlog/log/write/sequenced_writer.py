@@ -6,6 +6,7 @@ write their own records do not need it.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import trio
 
@@ -21,8 +22,9 @@ from ..format.dlsn import DLSN, check_dlsn
 from ..format.producer_section import SPAN_BYTES
 from ..format.producer_table import ProducerTable
 from ..format.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, LogRecord, split_columns
+from ..format.record_headers import KeyedContent
 from ..interfaces.segment_store import SegmentEntryStore
-from ..model.log_state import LogState
+from ..model.log_state import BYTES, LogState
 from ..read.position_search import last_readable
 from ..read.state_watch import open_state_watch
 from ..services.lease_session import LogLock
@@ -33,11 +35,19 @@ from .producer_state_manager import (
     check_producer_name,
     check_sequence,
 )
-from .record_validation import validate_columns, validate_record, validate_sets
+from .record_validation import (
+    keyed_refused_error,
+    validate_columns,
+    validate_record,
+    validate_sets,
+)
 from .send_queue import ConditionalAppend, SendQueue
 from .sequenced_batch import SequencedBatch
 from .txid_admission import TxidAdmission
 from .writer_ownership import WriterOwnership
+
+KEYED_REFUSAL_S = 1.0
+"""After this time, the option ``record_headers`` of a log that refused keys and headers is read again."""
 
 
 class SequencedWriter:
@@ -62,6 +72,11 @@ class SequencedWriter:
         self._must_record_unordered = False
         """Whether a frame with decreasing transaction IDs waits until the state records them
         (`wait_capacity`)."""
+        self._must_permit_keyed = False
+        """Whether a frame with a key or headers waits until the state records them (`wait_capacity`)."""
+        self._keyed_refusal: tuple[float, InvalidRequest] | None = None
+        """The time and error of the newest frame with a key or headers that the log does not permit. The call
+        that waited may have been for another frame."""
 
     @property
     def log_name(self) -> str:
@@ -87,7 +102,7 @@ class SequencedWriter:
 
         Args:
             payloads: At least one, at most 1,040,384 bytes in sum, counting 12 more for each record after the
-                first.
+                first. A checked `KeyedContent` for a record with a key or headers.
             on_done: Called once with the frame when its outcome is known, possibly during this call. It must
                 neither raise nor wait.
             txids: None if the log assigns them.
@@ -100,7 +115,7 @@ class SequencedWriter:
             repeated frame is not accepted again, and has the outcome of its first copy.
         Raises:
             InvalidRequest: An argument is invalid, or the frame leaves a gap, or some of its records were
-                sent in other frames.
+                sent in other frames, or a record has a key or headers and the log does not permit them.
             RecordTooLarge: The frame is above the limit.
             TransactionIdOutOfOrder: A transaction ID decreases, and the log checks the order.
             ProducerFenced: Another opening fenced the producer.
@@ -111,8 +126,12 @@ class SequencedWriter:
         send_queue.raise_if_over()
         record_count = len(payloads)
         policy = assigner.policy
-        if set(map(type, payloads)) != {bytes}:
+        types = set(map(type, payloads))
+        is_keyed = KeyedContent in types
+        if types - {KeyedContent} != {bytes} and types != {KeyedContent}:
             raise InvalidRequest("a frame must have at least one payload, all of type bytes")
+        if is_keyed and policy == BYTES:
+            raise keyed_refused_error(self._name)
         sizes = list(map(len, payloads))
         size = sum(sizes) + record_count * RECORD_COLUMN_BYTES
         if size - RECORD_COLUMN_BYTES > RECORD_BYTES_MAX:
@@ -151,6 +170,12 @@ class SequencedWriter:
             if unordered and not self._txid_admission.unordered_recorded:
                 self._must_record_unordered = True
                 return None
+        if is_keyed and not self._txid_admission.keyed_permitted:
+            refused_at, refusal = self._keyed_refusal or (-float("inf"), None)
+            if refusal is not None and trio.current_time() < refused_at + KEYED_REFUSAL_S:
+                raise refusal.again()
+            self._must_permit_keyed = True
+            return None
         batch = send_queue.batch
         if send_queue.needs_slow_path or batch.size_bytes + size > batch.bytes_max:
             if not send_queue.try_reserve_batch(record_count, size):
@@ -177,6 +202,7 @@ class SequencedWriter:
             ]
         batch.txids += txids
         batch.payloads += payloads
+        batch.has_keyed |= is_keyed
         batch.size_bytes += size
         batch_entry = SequencedBatch(record_count, on_done, producer=producer, sequence=sequence)
         batch_entry.first_txid = txids[0]
@@ -204,8 +230,8 @@ class SequencedWriter:
         """Wait until a frame of this size may be accepted.
 
         Then call `append_batch` without a checkpoint between. It can still return None, because other tasks
-        write, too. If the transaction IDs of a waiting frame decrease, this call records that in the log's
-        state first.
+        write, too. If the transaction IDs of a waiting frame decrease, or it has the first keys or headers,
+        this call records that in the log's state first.
 
         Args:
             records: The number of records.
@@ -221,6 +247,13 @@ class SequencedWriter:
         if self._must_record_unordered:
             self._must_record_unordered = False
             await self._txid_admission.record_unordered()
+            return
+        if self._must_permit_keyed:
+            self._must_permit_keyed = False
+            try:
+                await self._txid_admission.permit_keyed()
+            except InvalidRequest as error:
+                self._keyed_refusal = trio.current_time(), error
             return
         while producer and send_queue.producers is not None:
             oldest_unacked = send_queue.producers.window_blocker(producer)
@@ -351,7 +384,7 @@ class SequencedWriter:
 
     async def _split_batch(
         self, records: Sequence[LogRecord | Buffer]
-    ) -> tuple[list[int] | None, list[bytes]]:
+    ) -> tuple[list[int] | None, list[Any]]:
         txids, payloads = split_columns(records)
         has_txids = bool(txids) and txids[0] is not None
         if any((txid is not None) != has_txids for txid in txids):
@@ -411,6 +444,8 @@ class SequencedWriter:
                 "with producer=."
             )
         txids, (payload,) = await self._split_batch(records)
+        if type(payload) is KeyedContent:
+            await self._txid_admission.permit_keyed()
         txid = None if txids is None else txids[0]
         send_queue = self._send_queue
         send_queue.send_open()

@@ -6,8 +6,10 @@ entry have a transaction ID, or none has.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..format.record import TXID_MAX
+from ..format.record_headers import KeyedContent
 from ..model.log_state import BYTES, GIVEN, LogState
 from ..model.txid_policy import NO_FAST_PATH, TxidAssigner
 from .entry_batch import EntryBatch
@@ -25,6 +27,7 @@ class TxidAdmission:
         "_writer_ownership",
         "assigner",
         "checks_order",
+        "keyed_permitted",
         "unordered_recorded",
     )  # fmt: skip
 
@@ -47,6 +50,8 @@ class TxidAdmission:
         """Whether a given transaction ID below the last one is rejected."""
         self.unordered_recorded = state.had_unordered_txids
         """Whether the log's state records that its transaction IDs decrease."""
+        self.keyed_permitted = state.has_record_headers
+        """Whether the log's state records that its entries may have keys and headers."""
         self._send_queue = send_queue
         self._writer_ownership = writer_ownership
         self._is_proxied = send_queue.sink.conditional_append is not None
@@ -91,10 +96,11 @@ class TxidAdmission:
         if self.assigner.max_fast_txid < 0:
             self._set_fast_path()
 
-    async def validate(self, txid: object, payload: object) -> tuple[int | None, bytes]:
+    async def validate(self, txid: object, payload: object) -> tuple[int | None, Any]:
         """Validate a record that is not on the fast path.
 
-        Return None for a transaction ID that the log assigns.
+        Return None for a transaction ID that the log assigns, and the payload, or the `KeyedContent` of a
+        record with a key or headers.
         """
         assigner = self.assigner
         min_txid = assigner.last if self.checks_order else 0
@@ -103,11 +109,13 @@ class TxidAdmission:
         )
         if record_txid is not None and record_txid < assigner.last:
             await self.record_unordered()
+        if type(record_payload) is KeyedContent:
+            await self.permit_keyed()
         return record_txid, record_payload
 
     async def validate_set(
         self, txids: Sequence[object], payloads: Sequence[object]
-    ) -> tuple[int | None, list[bytes]]:
+    ) -> tuple[int | None, list[Any]]:
         """Validate a record set, as `validate`."""
         assigner = self.assigner
         min_txid = assigner.last if self.checks_order else 0
@@ -116,6 +124,8 @@ class TxidAdmission:
         )
         if record_txid is not None and record_txid < assigner.last:
             await self.record_unordered()
+        if KeyedContent in map(type, set_payloads):
+            await self.permit_keyed()
         return record_txid, set_payloads
 
     async def record_unordered(self) -> None:
@@ -129,3 +139,24 @@ class TxidAdmission:
                 LogState.with_unordered, lambda state: state.had_unordered_txids
             )
             self.unordered_recorded = True
+
+    async def permit_keyed(self) -> None:
+        """Check that the log may have keys and headers, and record it in the log's state before the first one
+        is sent.
+
+        Older programs, which do not decode them, cannot change the log afterwards.
+
+        Raises:
+            InvalidRequest: The option ``record_headers`` is off. The writer stays usable.
+            UnsupportedFormat: The log is owned by a proxy of an older version. The writer stays usable.
+            DistributedLogError: As for `WriterOwnership.change_state`.
+        """
+        if self.keyed_permitted:
+            return
+        if self._is_proxied:
+            self._send_queue.is_direct_write = False  # other tasks can submit during the wait
+            await self._send_queue.sink.permit_record_headers()
+            self._send_queue.raise_if_over()
+        else:
+            await self._writer_ownership.permit_record_headers()
+        self.keyed_permitted = True

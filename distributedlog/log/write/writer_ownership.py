@@ -10,6 +10,7 @@ import trio
 from ...runtime.interfaces.errors import DistributedLogError, WriteCancelled
 from ..model.log_state import LogState
 from ..model.writer_log_state import is_retryable
+from ..services.header_permission import require_record_headers
 from ..services.lease_session import LogLock
 from .send_queue import SendQueue
 
@@ -19,14 +20,18 @@ CHANGE_RETRY_S = 0.2
 class WriterOwnership:
     """Checks that a writer owns its log, and changes the log's state for it."""
 
-    def __init__(self, log_lock: LogLock, send_queue: SendQueue, timeout_s: float) -> None:
+    def __init__(
+        self, log_lock: LogLock, send_queue: SendQueue, namespace: str, timeout_s: float
+    ) -> None:
         """Start without any check.
 
         Args:
+            namespace: The path of the log's namespace.
             timeout_s: How long a failed change of the state is retried.
         """
         self._log_lock = log_lock
         self._send_queue = send_queue
+        self._namespace = namespace
         self._timeout_s = timeout_s
         self._checks = (0, 0)
         """The number of reads that were started, and the last one that confirmed the ownership."""
@@ -55,6 +60,25 @@ class WriterOwnership:
                     self._send_queue.fail(error)
                 raise
             self._checks = (started_checks + 1, started_checks + 1)
+
+    async def permit_record_headers(self) -> None:
+        """Record in the log's state that its entries may have keys and headers, if the log permits them.
+
+        Raises:
+            InvalidRequest: The option ``record_headers`` is off. The writer stays usable.
+            DistributedLogError: As for `change_state`, or the settings could not be read.
+        """
+        self._send_queue.is_direct_write = False  # other tasks can submit during the wait
+        await self.check()  # a client behind a proxy may have changed the state
+        writer_state = self._log_lock.writer_state
+        if not writer_state.state.has_record_headers:
+            await require_record_headers(
+                writer_state.metadata, self._namespace, writer_state.log_id, self._send_queue.name
+            )
+            await self.change_state(
+                LogState.with_record_headers, lambda state: state.has_record_headers
+            )
+        self._send_queue.raise_if_over()
 
     async def change_state(
         self, apply: Callable[[LogState], LogState], is_done: Callable[[LogState], bool]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import trio
 
@@ -37,6 +38,7 @@ from ...runtime.interfaces.errors import (
     ProtocolError,
     RequestTimeout,
     TooBusy,
+    UnsupportedFormat,
     WriteFailed,
     WriterFenced,
 )
@@ -300,7 +302,11 @@ class ProducerSink:
             " see the records. They are durable"
         )
 
-    async def conditional_append(self, expect: DLSN, payload: bytes, txid: int | None) -> DLSN:
+    async def permit_record_headers(self) -> None:
+        """Refuse keys and headers: frames have no columns for them."""
+        raise UnsupportedFormat(f'log "{self._name}": proxies accept no keys and headers')
+
+    async def conditional_append(self, expect: DLSN, payload: Any, txid: int | None) -> DLSN:
         """Append one record of a producer directly after ``expect``, as the only frame in flight.
 
         If the call is cancelled, the record may or may not be written. The next frame waits for its answer.

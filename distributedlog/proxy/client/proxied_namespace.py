@@ -22,9 +22,8 @@ from ...log.model.log_state import LogState
 from ...log.model.position import ReadStart
 from ...log.model.segment_record import SegmentRecord
 from ...log.model.stored_settings import (
-    MERGING,
     QUORUMS,
-    RETENTION,
+    STORED_ONLY,
     StoredSettings,
     reject_stored_only,
     validate_settings,
@@ -405,7 +404,7 @@ class ProxiedNamespace(Namespace):
         Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
         """
         self._check_open()
-        reject_stored_only(config, (*RETENTION, *MERGING, *QUORUMS))
+        reject_stored_only(config, (*STORED_ONLY, *QUORUMS))
         return ProxiedLog(
             self, check_log_name(name), with_overrides(self.context.options, config), incarnation
         )

@@ -51,7 +51,10 @@ KEPT: dict[str, Any] = {
     "retention_segments_min": COUNT_LIMIT,
     "hold_max_s": float(DURATION_S_MAX),
 }
-NOT_NUMBERS = ("codec", "rolling", "at_limit", "max_txid_check", "retention", "merging")
+NOT_NUMBERS = (
+    *("codec", "rolling", "at_limit", "max_txid_check", "retention", "merging"),
+    "record_headers",
+)
 
 
 def stored(**settings: Any) -> StoredSettings:

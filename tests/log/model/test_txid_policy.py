@@ -22,9 +22,9 @@ from distributedlog.log.model.log_state import (
     COUNT,
     GIVEN,
     MS,
-    WRITER_FORMAT_BOTH,
+    WITH_PRODUCERS,
+    WITH_UNORDERED,
     WRITER_FORMAT_PLAIN,
-    WRITER_FORMAT_UNORDERED,
     LogState,
 )
 from distributedlog.log.model.segment_ranges import SegmentToken
@@ -431,7 +431,7 @@ async def test_no_record_that_goes_back_is_sent_before_the_state_says_so(
         state = (await log.describe()).state
         assert (state.had_unordered_txids, state.writer_format, state.is_txid_searchable) == (
             True,
-            WRITER_FORMAT_UNORDERED,
+            WRITER_FORMAT_PLAIN + WITH_UNORDERED,
             True,
         )
         assert len(await everything(log)) == 2
@@ -634,7 +634,9 @@ async def test_only_what_goes_back_is_noted(world: World, autojump_clock: MockCl
                         await (await writer.submit_packed(*columns))
                 state = (await log.describe()).state
                 assert (state.had_unordered_txids, state.writer_format) == (
-                    (True, WRITER_FORMAT_UNORDERED) if expected else (False, WRITER_FORMAT_PLAIN)
+                    (True, WRITER_FORMAT_PLAIN + WITH_UNORDERED)
+                    if expected
+                    else (False, WRITER_FORMAT_PLAIN)
                 )
                 assert (state.is_txid_searchable, state.last_txid) == (True, max(own))
 
@@ -655,7 +657,7 @@ async def test_producers_and_txids_that_go_back_are_noted_apart(
         assert (state.has_producers, state.is_txid_searchable, state.writer_format) == (
             False,
             True,
-            WRITER_FORMAT_UNORDERED,
+            WRITER_FORMAT_PLAIN + WITH_UNORDERED,
         )
         async with log.open_writer(producer="p") as writer:
             assert writer.send_queue.producers is not None
@@ -664,10 +666,13 @@ async def test_producers_and_txids_that_go_back_are_noted_apart(
         assert (both.has_producers, both.is_txid_searchable, both.writer_format) == (
             True,
             True,
-            WRITER_FORMAT_BOTH,
+            WRITER_FORMAT_PLAIN + WITH_PRODUCERS + WITH_UNORDERED,
         )
     plain = replace(both, had_unordered_txids=False, writer_format=WRITER_FORMAT_PLAIN)
-    assert plain.with_producers().with_unordered().writer_format == WRITER_FORMAT_BOTH
+    assert (
+        plain.with_producers().with_unordered().writer_format
+        == WRITER_FORMAT_PLAIN + WITH_PRODUCERS + WITH_UNORDERED
+    )
 
 
 async def test_where_an_older_program_let_txids_go_back_none_is_searched_for(
