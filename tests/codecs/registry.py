@@ -54,6 +54,7 @@ from distributedlog.log.format.producer_table import (
     ProducerTable,
     StoredFrame,
 )
+from distributedlog.log.format.record_headers import KeyedContent
 from distributedlog.log.model import deleted_log as tombstone
 from distributedlog.log.model import log_keys
 from distributedlog.log.model.lock_record import LockRecord
@@ -278,6 +279,7 @@ PRODUCERS = ProducerTable(
 
 HEADERS = ((b"name", b"value"), (b"name", b""))
 """Of one record."""
+KEYED: list[Any] = [KeyedContent(b"a", b"key", HEADERS), b"b", KeyedContent(b"", None, HEADERS[:1])]
 
 
 def entry_bytes(flags: int = 0, **options: Any) -> bytes:
@@ -842,6 +844,7 @@ CODECS = [
             pw.encode_produce(
                 1, 5, 2, [7, 8], [b"a", b"b"], record_flags=b"\x01\x00", expect=(1, 0, 2)
             )[24:],
+            pw.encode_produce(1, 5, 2, None, KEYED, has_keyed=True)[24:],
         ],
         (*PEER, CorruptData),
         (
@@ -855,6 +858,7 @@ CODECS = [
         lambda b: pw.decode_produce(memoryview(b)),
         [
             pw.encode_produce(1, 5, 2, [7, 8], [b"a", b"b"], expect=(1, 0, 2))[24:],
+            pw.encode_produce(1, 5, 2, None, KEYED, has_keyed=True)[24:],
         ],
         PEER,
         (),

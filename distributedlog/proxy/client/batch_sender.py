@@ -18,6 +18,7 @@ import trio
 
 from ...log.format.dlsn import DLSN
 from ...log.format.producer_table import FRAMES_KEPT
+from ...log.format.record_headers import KeyedContent
 from ...log.write.producer_state_manager import OpenedProducer
 from ...runtime.interfaces.errors import (
     DistributedLogError,
@@ -25,7 +26,9 @@ from ...runtime.interfaces.errors import (
     Moved,
     OutcomeUnknown,
     TooBusy,
+    UnsupportedFormat,
 )
+from ...runtime.protocol.handshake import FEATURE_RECORD_HEADERS
 from ..protocol.proxy_messages import (
     ACK_NO_POSITION,
     ACK_STORED_BEFORE,
@@ -152,6 +155,8 @@ class BatchSender:
         deadline: float,
     ) -> StoredBatchPosition:
         """Store records once, in one entry. ``sequence`` is the producer's sequence of the first record.
+
+        A payload can be a checked `KeyedContent`.
 
         `OutcomeUnknown` means that the frame was sent and no answer arrived. Repeat the same call to get
         the result. After any other error, this call has stored nothing. After `TooBusy`, a retry may
@@ -314,8 +319,21 @@ class BatchSender:
         stream, responses = self._stream, self._responses
         assert stream is not None, "a stream is open"
         sequence, records = batch.sequence, len(batch.payloads)
+        has_keyed = KeyedContent in map(type, batch.payloads)
+        if has_keyed and not stream.proxy.link.peer.features & FEATURE_RECORD_HEADERS:
+            raise _BatchRefused(
+                UnsupportedFormat(
+                    f'log "{self._log}": its proxy has an older version, which accepts no keys and headers'
+                )
+            )
         body = encode_produce(
-            stream.number, sequence, sequence, batch.txids, batch.payloads, expect=batch.expect
+            stream.number,
+            sequence,
+            sequence,
+            batch.txids,
+            batch.payloads,
+            expect=batch.expect,
+            has_keyed=has_keyed,
         )
         responses.waiting_since = trio.current_time()
         batch.was_sent = True

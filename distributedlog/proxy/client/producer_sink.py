@@ -23,6 +23,7 @@ import trio
 from ...log.format.dlsn import DLSN
 from ...log.format.producer_table import FRAMES_KEPT
 from ...log.format.record import RECORD_COLUMN_BYTES
+from ...log.format.record_headers import KeyedContent
 from ...log.model.log_state import LogState
 from ...log.write.entry_batch import EntryBatch
 from ...log.write.producer_state_manager import OpenedProducer, ProducerStateManager
@@ -43,10 +44,11 @@ from ...runtime.interfaces.errors import (
     WriterFenced,
 )
 from ...runtime.protocol.frames import Op
-from ...runtime.protocol.handshake import FEATURE_COMMIT
+from ...runtime.protocol.handshake import FEATURE_COMMIT, FEATURE_RECORD_HEADERS
 from ...runtime.protocol.schema import flag
 from ..protocol.proxy_messages import (
     ACK_NO_POSITION,
+    PERMIT_RECORD_HEADERS,
     Ack,
     LogCall,
     ProduceOpen,
@@ -137,6 +139,8 @@ class ProducerSink:
         self._handlers = StreamHandlers(self.on_ack, self.on_refused, self.on_lost, self.on_sweep)
         self._wake = trio.Event()
         self._answer_is_late = False
+        self._keyed_error: UnsupportedFormat | None = None
+        """Ends the writer: records with keys or headers, and an owner of an older version."""
         self._is_ended = False
         self._conditional_lock = trio.Lock()
         self._conditional: _ConditionalAppend | None = None
@@ -230,6 +234,8 @@ class ProducerSink:
     ) -> None:
         """Send a batch as one frame."""
         first, count = self._next_sequence, len(batch.txids)
+        if self._keyed_error is not None:
+            raise self._keyed_error
         if not self._unacked:
             self._last_answer_at = trio.current_time()
         self._batch_serial += 1
@@ -243,7 +249,15 @@ class ProducerSink:
         stream = self._stream
         assert stream is not None, "a stream is open"
         columns = batch.columns
-        payloads = batch.payloads if columns is None else list(columns.iter_payloads())
+        if columns is None:
+            payloads = batch.payloads
+        else:
+            payloads = list(columns.contents if columns.is_keyed else columns.iter_payloads())
+        if batch.has_keyed and not stream.proxy.link.peer.features & FEATURE_RECORD_HEADERS:
+            # An older proxy took over the log after `permit_record_headers`.
+            self._keyed_error = self._older_proxy_error(stream)
+            self._wake.set()
+            raise self._keyed_error
         acked_through = self._unacked[0][1] if self._unacked else first
         conditional = self._conditional_of(batch)
         frame = encode_produce(
@@ -254,6 +268,7 @@ class ProducerSink:
             payloads,
             record_flags=None if batch.sets is None else batch.record_flags(),
             expect=None if conditional is None else conditional.expect,
+            has_keyed=batch.has_keyed,
         )
         if conditional is not None:
             conditional.uncertain_sends += 1
@@ -303,8 +318,35 @@ class ProducerSink:
         )
 
     async def permit_record_headers(self) -> None:
-        """Refuse keys and headers: frames have no columns for them."""
-        raise UnsupportedFormat(f'log "{self._name}": proxies accept no keys and headers')
+        """Check that the log's owner accepts keys and headers, and permit them in the log's state.
+
+        Raises:
+            InvalidRequest: The log accepts none.
+            UnsupportedFormat: A proxy has an older version.
+            RequestTimeout: No proxy owns the log.
+            DistributedLogError: The writer has ended, or no proxy answers.
+        """
+        with trio.move_on_after(ANSWER_TIMEOUT_S) as scope:
+            while self._stream is None:
+                self._bound_queue.raise_if_over()
+                self._wake.set()
+                await trio.sleep(COMMIT_RETRY_S)
+        stream = self._stream
+        if stream is None:
+            assert scope.cancelled_caught
+            raise RequestTimeout(
+                f'log "{self._name}": no proxy owned it within {ANSWER_TIMEOUT_S:g} s'
+            )
+        if not stream.proxy.link.peer.features & FEATURE_RECORD_HEADERS:
+            raise self._older_proxy_error(stream)
+        call = LogCall(self._path, PERMIT_RECORD_HEADERS, self._name, self._incarnation, [])
+        await self._client.call(call, flag)
+
+    def _older_proxy_error(self, stream: ProxyStream) -> UnsupportedFormat:
+        return UnsupportedFormat(
+            f'log "{self._name}": its proxy {stream.proxy.link.peer_address} has an older version, which '
+            "accepts no keys and headers. Nothing was sent to it"
+        )
 
     async def conditional_append(self, expect: DLSN, payload: Any, txid: int | None) -> DLSN:
         """Append one record of a producer directly after ``expect``, as the only frame in flight.
@@ -318,6 +360,7 @@ class ProducerSink:
         assert self._producer, "only named producers append conditionally"
         batch, send_queue = EntryBatch(), self._bound_queue
         batch.txids, batch.payloads = [txid or 0], [payload]
+        batch.has_keyed = type(payload) is KeyedContent
         batch.has_given_txids, batch.size_bytes = (
             txid is not None,
             len(payload) + RECORD_COLUMN_BYTES,
@@ -423,6 +466,8 @@ class ProducerSink:
             try:
                 if self._is_ended:
                     return
+                if self._keyed_error is not None:
+                    raise self._keyed_error
                 if self._stream is None:
                     await self._open_stream(trio.current_time() + self._reopen_timeout_s)
                     self._bound_queue.wake()
@@ -512,7 +557,10 @@ class ProducerSink:
             and (not self._sent_count or self._sent_bytes < stream.opened.window_bytes)
         ):
             batch, first, count, _ = unacked[self._sent_count]
-            size = self._send_frame(batch, first)
+            try:
+                size = self._send_frame(batch, first)
+            except UnsupportedFormat:
+                return  # `run` ends the writer
             unacked[self._sent_count - 1] = batch, first, count, size
 
     async def _probe_other_proxy(self, stream: ProxyStream) -> None:

@@ -34,6 +34,7 @@ from ...runtime.protocol.schema import Form
 from ..membership.proxy_registration import READ, WRITE
 from ..membership.rendezvous_hash import rank_proxies
 from ..protocol.proxy_messages import (
+    PERMIT_RECORD_HEADERS,
     Ack,
     LogCall,
     MemberRow,
@@ -62,7 +63,10 @@ SWEEP_INTERVAL_S = 0.5
 GATHERED_BYTES_MAX = 64 * 1024
 CACHED_OWNERS_MAX = 10_000
 """The maximum number of logs with a cached owner."""
-REPEATABLE_CALLS = {"exists", "page", "truncate", "seal", "describe", "settings", "find", "count"}
+REPEATABLE_CALLS = {
+    *("exists", "page", "truncate", "seal", "describe", "settings", "find", "count"),
+    PERMIT_RECORD_HEADERS,
+}
 """Calls that can be repeated safely."""
 
 log = get_logger("distributedlog.proxy")

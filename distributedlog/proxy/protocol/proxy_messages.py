@@ -13,6 +13,8 @@ The operations are::
                   | count u32 | flags u32                                                       32 bytes
                   | expected segment u64, entry i64, slot u64 (flag 2) | txids i64[count] (flag 1)
                   | record flags u8[count] (flag 4) | ends of the payloads u32[count] | payloads
+                  | keys (flag 8) | headers (flag 16), as in an entry; only to a proxy with
+                  FEATURE_RECORD_HEADERS
     PRODUCE_ACKS  ident = 0 | n x (stream u32 | records u32 | first sequence u64 | segment u64 | entry u64
                   | first slot u32 | flags u32 | first txid i64)                                48 bytes each
                   each acknowledges one frame; flag 1: stored before, flag 2: its position is unknown
@@ -37,6 +39,14 @@ from typing import Any, NamedTuple
 import xxhash
 
 from ...log.format.record import RECORD_BYTES_MAX, TXID_MAX
+from ...log.format.record_headers import (
+    FLAG_HEADERS,
+    FLAG_KEYS,
+    decode_keyed,
+    encode_keyed,
+    join_contents,
+    split_contents,
+)
 from ...log.model.stored_settings import COUNT_MAX, METADATA_BYTES_MAX
 from ...metadata.model.acl_records import REPORTED_DENIALS_MAX
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError, ProtocolError, from_code
@@ -76,11 +86,23 @@ FRAME_BYTES = 256 * 1024
 PRODUCE_BYTES_MAX = 2 * 1024 * 1024
 """The maximum bytes of a PRODUCE body: the largest record set and its columns."""
 
+PERMIT_RECORD_HEADERS = "permit_record_headers"
+"""The call that records in a log's state that its entries may have keys and headers."""
 FLAG_TXIDS = 1
 FLAG_EXPECT = 2
 FLAG_RECORD_FLAGS = 4
+FLAG_PRODUCE_KEYS = 8
+FLAG_PRODUCE_HEADERS = 16
+_FLAGS_KEYED = FLAG_PRODUCE_KEYS | FLAG_PRODUCE_HEADERS
+_ENTRY_FLAGS_SHIFT = 5
+"""The number of bits by which the flags of keys and headers in an entry are above those of a frame."""
 ACK_STORED_BEFORE = 1
 ACK_NO_POSITION = 2
+
+assert (FLAG_KEYS, FLAG_HEADERS) == (
+    FLAG_PRODUCE_KEYS << _ENTRY_FLAGS_SHIFT,
+    FLAG_PRODUCE_HEADERS << _ENTRY_FLAGS_SHIFT,
+)
 
 _DIGEST = struct.Struct("<Q")
 _HEAD = struct.Struct("<QQII")
@@ -241,6 +263,7 @@ class ProducedFrame(NamedTuple):
     acked_through: int
     txids: Sequence[int] | None
     payloads: list[bytes]
+    """A `KeyedContent` for a record with a key or headers."""
     record_flags: bytes | None
     expect: tuple[int, int, int] | None
     """Segment, entry and slot of the required last record of the log; None for any."""
@@ -257,10 +280,25 @@ def encode_produce(
     *,
     record_flags: Buffer | None = None,
     expect: tuple[int, int, int] | None = None,
+    has_keyed: bool = False,
 ) -> bytes:
-    """Encode a complete PRODUCE frame, with envelope and digest."""
+    """Encode a complete PRODUCE frame, with envelope and digest.
+
+    With ``has_keyed``, some payloads are a `KeyedContent`.
+    """
+    keyed_flags, keyed_columns = 0, b""
+    if has_keyed:
+        payloads, keys, headers = split_contents(payloads)
+        entry_flags, keyed_columns = encode_keyed(keys, headers)
+        keyed_flags = entry_flags >> _ENTRY_FLAGS_SHIFT
     count = len(payloads)
-    if count == 1 and txids is None and expect is None and record_flags is None:
+    if (
+        count == 1
+        and txids is None
+        and expect is None
+        and record_flags is None
+        and not keyed_columns
+    ):
         payload = payloads[0]
         size = len(payload)
         body = _SINGLE_RECORD.pack(first_sequence, acked_through, 1, 0, size) + payload
@@ -274,6 +312,7 @@ def encode_produce(
         (0 if txids is None else FLAG_TXIDS)
         | (0 if expect is None else FLAG_EXPECT)
         | (0 if record_flags is None else FLAG_RECORD_FLAGS)
+        | keyed_flags
     )
     body = b"".join(
         [
@@ -283,6 +322,7 @@ def encode_produce(
             b"" if record_flags is None else record_flags,
             struct.pack(f"<{count}I", *accumulate(map(len, payloads))),
             *payloads,
+            keyed_columns,
         ]
     )
     head = envelope(Op.PRODUCE, _DIGEST.size + len(body), ident=stream)
@@ -325,7 +365,7 @@ def decode_produce(body: memoryview) -> ProducedFrame:
             f"a frame of {size} bytes was corrupted in transit, and nothing of it is stored"
         )
     first_sequence, acked_through, count, flags = _HEAD.unpack_from(body, _DIGEST.size)
-    if flags & ~(FLAG_TXIDS | FLAG_EXPECT | FLAG_RECORD_FLAGS):
+    if flags & ~(FLAG_TXIDS | FLAG_EXPECT | FLAG_RECORD_FLAGS | _FLAGS_KEYED):
         raise ProtocolError(f"PRODUCE with flags {flags:#x}")
     if (
         not 1 <= count <= RECORDS_MAX
@@ -336,17 +376,40 @@ def decode_produce(body: memoryview) -> ProducedFrame:
             f"PRODUCE of {count} records from {first_sequence}, acknowledged through {acked_through}"
         )
     expect, txids, record_flags, ends, position = _unpack_columns(body, count, flags)
-    if ends[-1] != size - position or not all(map(le, ends, ends[1:])):
+    payloads_end = position + ends[-1] if flags & _FLAGS_KEYED else size
+    if (
+        ends[-1] != payloads_end - position
+        or payloads_end > size
+        or not all(map(le, ends, ends[1:]))
+    ):
         raise ProtocolError(
             f"PRODUCE: {size - position} bytes of payloads that {count} records do not fill"
         )
     if txids is not None and not (min(txids) >= 0 and max(txids) <= TXID_MAX):
         raise ProtocolError(f"PRODUCE with a txid that is not 0 to {TXID_MAX}")
-    data = bytes(body[position:])
+    data = bytes(body[position:payloads_end])
     payloads = [data[a:b] for a, b in pairwise((0, *ends))] if count > 1 else [data]
     if size - position > RECORD_BYTES_MAX and max(map(len, payloads)) > RECORD_BYTES_MAX:
         raise ProtocolError(f"PRODUCE with a record above {RECORD_BYTES_MAX} bytes")
+    if flags & _FLAGS_KEYED:
+        payloads = _join_keyed(payloads, body[payloads_end:], flags)
     return ProducedFrame(first_sequence, acked_through, txids, payloads, record_flags, expect, size)
+
+
+def _join_keyed(payloads: list[bytes], keyed_columns: memoryview, flags: int) -> list[bytes]:
+    """Return the payloads, with a `KeyedContent` for a record with a key or headers."""
+    try:
+        keys, headers = decode_keyed(
+            keyed_columns, (flags & _FLAGS_KEYED) << _ENTRY_FLAGS_SHIFT, len(payloads)
+        )
+    except CorruptData as error:
+        raise ProtocolError(f"PRODUCE: {error}") from None
+    contents = join_contents(payloads, keys, headers)
+    if max(map(len, contents)) > RECORD_BYTES_MAX:
+        raise ProtocolError(
+            f"PRODUCE with a record above {RECORD_BYTES_MAX} bytes, counting its key and headers"
+        )
+    return contents
 
 
 def _unpack_columns(
@@ -500,6 +563,7 @@ LOG_CALLS: dict[str, Form] = {
     "seal": row(flag, optional(_seconds)),
     "describe": row(number(1, SEGMENTS_MAX)),
     "settings": row(),
+    PERMIT_RECORD_HEADERS: row(),
     "set": row(_SETTINGS, _NOTES),
     "find": row(_OPTIONAL_NUMBER, _OPTIONAL_NUMBER),
     "count": row(_OPTIONAL_POSITION, _OPTIONAL_POSITION),

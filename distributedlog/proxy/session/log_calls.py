@@ -17,12 +17,14 @@ from ...log.log import Log
 from ...log.model.lock_record import lock_holder
 from ...log.model.log_keys import incarnation_text
 from ...log.namespace import LogPage, Namespace
+from ...log.services.header_permission import permit_record_headers
 from ...metadata.model.rights import ALL_LOG_RIGHTS, MANAGE
 from ...runtime.interfaces.errors import (
     DistributedLogError,
     InternalError,
     InvalidLogName,
     LogNotFound,
+    LogRecreated,
     Moved,
     OwnershipAcquireFailed,
     RequestTimeout,
@@ -32,8 +34,8 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.net.link import Link
 from ...runtime.protocol.frames import pack
 from ..declarations.events import CHANGED
-from ..protocol.proxy_messages import LogCall
-from .client_authorizer import READING_RIGHTS, ClientSession
+from ..protocol.proxy_messages import PERMIT_RECORD_HEADERS, LogCall
+from .client_authorizer import READING_RIGHTS, WRITING_RIGHTS, ClientSession
 from .fair_queue import is_fair
 from .namespace_cache import Namespaces
 
@@ -298,6 +300,15 @@ async def _settings(_: Namespace, log_handle: Log) -> list[Any]:
     return [stored_settings.encode(), stored_settings.version]
 
 
+async def _permit_record_headers(namespace: Namespace, log_handle: Log) -> bool:
+    log_id = await namespace.resolve_name(log_handle.name)
+    if log_handle.incarnation not in (None, incarnation_text(log_id)):
+        raise LogRecreated(f'log "{log_handle.name}" was deleted and created again')
+    metadata = namespace.context.metadata
+    await permit_record_headers(metadata, namespace.path, log_id, log_handle.name)
+    return True
+
+
 async def _set(_: Namespace, log_handle: Log, settings: Any, notes: Any) -> list[Any]:
     stored_settings = await log_handle.set(settings, metadata=notes)
     return [stored_settings.encode(), stored_settings.version]
@@ -324,6 +335,7 @@ CALLS_ON_LOG: dict[str, Callable[..., Awaitable[Any]]] = {
     "seal": _seal,
     "describe": _describe,
     "settings": _settings,
+    PERMIT_RECORD_HEADERS: _permit_record_headers,
     "set": _set,
     "find": _find,
     "count": _count,
@@ -337,6 +349,7 @@ NEEDED_RIGHTS = {
     "seal": MANAGE,
     "describe": ALL_LOG_RIGHTS,
     "settings": ALL_LOG_RIGHTS,
+    PERMIT_RECORD_HEADERS: WRITING_RIGHTS,
     "set": MANAGE,
     "find": READING_RIGHTS,
     "count": READING_RIGHTS,

@@ -42,6 +42,8 @@ FEATURE_ERROR_CODES = 32
 Those are the state in an `AppendReply`, and the detail of an error in the answer to a command. Earlier
 versions read a text, or use one field for two meanings.
 """
+FEATURE_RECORD_HEADERS = 64
+"""Of a write proxy: PRODUCE may have keys and headers, and the call ``permit_record_headers`` exists."""
 FEATURES = (
     FEATURE_LACS
     | FEATURE_ADD_MANY
@@ -49,6 +51,7 @@ FEATURES = (
     | FEATURE_ADMIN_RECOVERY
     | FEATURE_COMMIT
     | FEATURE_ERROR_CODES
+    | FEATURE_RECORD_HEADERS
 )
 """All optional features of this side."""
 METHOD_NONE = "none"

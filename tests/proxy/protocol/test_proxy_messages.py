@@ -1,12 +1,20 @@
 """Frames between clients and proxies: what goes in comes out, and what was changed on its way does not."""
 
 import struct
+from typing import Any
 
 import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distributedlog.log.format.record import RECORD_BYTES_MAX
+from distributedlog.log.format.record_headers import (
+    HEADERS_MAX,
+    KEY_BYTES_MAX,
+    KeyedContent,
+    split_contents,
+)
 from distributedlog.proxy.membership.rendezvous_hash import rank_proxies
 from distributedlog.proxy.protocol import proxy_messages as wire
 from distributedlog.runtime.interfaces.errors import CorruptData, ProtocolError, TooBusy
@@ -48,6 +56,43 @@ def test_a_frame_is_read_as_it_was_made(
     assert (found.first_sequence, found.acked_through) == (first, first // 2)
     assert (None if found.txids is None else list(found.txids)) == txids
     assert (found.record_flags, found.expect) == (flags, expect)
+
+
+keyed_contents = st.builds(
+    KeyedContent,
+    st.binary(max_size=9),
+    st.binary(max_size=9),
+    st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9)), max_size=3).map(tuple),
+)
+
+
+@settings(max_examples=examples(50))
+@given(st.lists(keyed_contents | st.binary(max_size=9), min_size=1, max_size=9), st.booleans())
+def test_keys_and_headers_in_a_frame_are_read_as_they_were_sent(
+    contents: list[Any], own: bool
+) -> None:
+    txids = list(range(len(contents))) if own else None
+
+    found = decoded(wire.encode_produce(9, 0, 0, txids, contents, has_keyed=True))
+
+    assert [split_contents([one]) for one in found.payloads] == [
+        split_contents([one]) for one in contents
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        KeyedContent(b"", bytes(KEY_BYTES_MAX + 1), ()),
+        KeyedContent(b"", None, ((b"", b""),) * (HEADERS_MAX + 1)),
+        KeyedContent(bytes(RECORD_BYTES_MAX), b"k", ()),
+    ],
+)
+def test_keys_and_headers_above_their_limits_end_the_connection(content: Any) -> None:
+    frame = wire.encode_produce(9, 0, 0, None, [content], has_keyed=True)
+
+    with pytest.raises(ProtocolError):
+        decoded(frame)
 
 
 def test_a_frame_that_was_changed_on_its_way_is_refused_as_such() -> None:
