@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from distributedlog import KeyedRecord, LogRecord
+from distributedlog.blocking import open_namespace
 from tests.cluster.story import Cluster, environment_for
 
 pytestmark = pytest.mark.processes
@@ -163,3 +165,47 @@ def test_clients_of_both_builds_append_to_logs_with_and_without_txids(
         assert refused["outcomes"] == ["UnsupportedFormat"]
         assert (refused["txids"], refused["find"]) == (found["txids"], "InvalidRequest")
         assert told(new, "clock", "2")["outcomes"] == ["ok"]
+
+
+def run_program(cluster: Cluster, python: str, program: str, *arguments: str) -> dict[str, Any]:
+    """Run a client program of one build and return its report."""
+    done = subprocess.run(
+        [python, str(HERE / program), cluster.uri, *arguments],
+        env=environment_for(python),
+        cwd=cluster.directory,
+        capture_output=True,
+        timeout=PROGRAM_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def test_older_build_gets_unsupported_format_from_the_first_record_with_a_key(
+    tmp_path: Path, older_python: str
+) -> None:
+    """It reads up to that record and never returns it; it changes nothing. Its nodes store the log."""
+    with cluster_of(older_python, tmp_path) as cluster, open_namespace(cluster.uri) as namespace:
+        namespace.create_log("keyed", config={"record_headers": True})
+        log = namespace.open_log("keyed")
+        with log.open_writer() as writer:
+            writer.write(LogRecord(1, b"plain"))
+        before = run_program(cluster, older_python, "read_program.py", LOG)
+        assert before["unexpected"] == {}
+        written = [KeyedRecord(2, b"keyed", b"k", [(b"n", b"v")]), LogRecord(3, b"after")]
+        with log.open_writer() as writer:
+            for record in written:
+                writer.write(record)
+
+        found = run_program(cluster, older_python, "keyed_program.py", "keyed")
+
+        assert found["payloads"] == ["plain"]
+        expected = dict.fromkeys(("read", "read_columns", "write", "truncate"), "UnsupportedFormat")
+        assert found["outcomes"] == {**expected, "last": "ok"}  # it has neither key nor headers
+        with log.open_writer() as writer:
+            writer.write(KeyedRecord(4, b"headers", None, [(b"n", b"v")]))
+        found = run_program(cluster, older_python, "keyed_program.py", "keyed")
+        assert found["outcomes"] == {**expected, "last": "UnsupportedFormat"}
+        with log.open_reader(to="end") as reader:
+            assert list(reader)[1:3] == written
