@@ -3,8 +3,11 @@
 A record in a request is a text or an object with ``payload`` (a text) or ``payload_base64``, and ``txid``. In
 an answer, it is an object that also has its position. A payload that is not text is sent as
 ``payload_base64``.
+Optional are ``key`` or ``key_base64``, and ``headers``: a list of objects with ``name`` and ``value``, or
+``name_base64`` and ``value_base64``.
 
-As bytes, an answer is a sequence of records, little-endian, each with a header of 40 bytes and its payload::
+As bytes, an answer is a sequence of records, little-endian, each with a header of 40 bytes and its payload,
+without its key and headers::
 
     | payload bytes u32 | slot u32 | segment u64 | entry u64 | txid i64 | time ms u64 | payload |
 """
@@ -20,6 +23,7 @@ from urllib.parse import quote, unquote
 
 from ..log.format.dlsn import DLSN
 from ..log.format.record import TXID_MAX, LogRecord
+from ..log.format.record_headers import KeyedContent
 from ..log.write.producer_state_manager import check_producer_name
 from ..runtime.interfaces.errors import InvalidRequest, RecordTooLarge
 from .error_responses import RejectedRequest
@@ -44,7 +48,8 @@ _HEAD = struct.Struct("<IIQQqQ")
 class SubmittedRecords:
     """The records of a request."""
 
-    payloads: list[bytes]
+    payloads: list[Any]
+    """Payloads, or the `KeyedContent` of a record with a key or headers."""
     txids: list[int] | None
     """One per record, or None if the log assigns them."""
 
@@ -135,38 +140,66 @@ def records_of(is_lines: bool, body: bytes, txid: str | None, records_max: int) 
     return SubmittedRecords(payloads, given_txids or None)
 
 
-def _parse_line(number: int, line: bytes) -> tuple[bytes, int | None]:
+_RECORD_FIELDS = {"payload", "payload_base64", "txid", "key", "key_base64", "headers"}
+_HEADER_FIELDS = {"name", "name_base64", "value", "value_base64"}
+
+
+def _parse_line(number: int, line: bytes) -> tuple[Any, int | None]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         raise InvalidRequest(f"line {number} is not JSON: {line[:SHOWN_CHARS]!r}") from None
     if isinstance(value, str):
         value = {"payload": value}
-    if not isinstance(value, dict) or not value.keys() <= {"payload", "payload_base64", "txid"}:
+    if not isinstance(value, dict) or not value.keys() <= _RECORD_FIELDS:
         raise InvalidRequest(
-            f"line {number} is neither a text nor an object of payload or payload_base64, and txid"
+            f"line {number} is neither a text nor an object of payload or payload_base64, txid, key or "
+            "key_base64, and headers"
         )
-    text, base64_text, txid = (value.get(key) for key in ("payload", "payload_base64", "txid"))
+    txid = value.get("txid")
+    if txid is not None and (type(txid) is not int or not 0 <= txid <= TXID_MAX):
+        raise InvalidRequest(f"line {number}: a txid is a whole number from 0 to {TXID_MAX}")
+    payload = _bytes_of(number, value, "payload")
+    has_key = value.get("key") is not None or value.get("key_base64") is not None
+    key = _bytes_of(number, value, "key") if has_key else None
+    headers = value.get("headers") or []
+    if not isinstance(headers, list) or not all(
+        isinstance(header, dict) and header.keys() <= _HEADER_FIELDS for header in headers
+    ):
+        raise InvalidRequest(
+            f"line {number}: headers must be a list of objects with a name and a value"
+        )
+    if key is None and not headers:
+        return payload, txid
+    pairs = [
+        (_bytes_of(number, header, "name"), _bytes_of(number, header, "value"))
+        for header in headers
+    ]
+    try:
+        return KeyedContent(payload, key, pairs).to_checked(), txid
+    except RecordTooLarge as error:
+        raise RecordTooLarge(f"line {number}: {error}") from None
+    except InvalidRequest as error:
+        raise InvalidRequest(f"line {number}: {error}") from None
+
+
+def _bytes_of(number: int, value: Mapping[str, Any], name: str) -> bytes:
+    """Return the bytes of a field, which is a text, or base64 under its name with ``_base64``."""
+    text, base64_text = value.get(name), value.get(f"{name}_base64")
     if (text is None) == (base64_text is None) or not isinstance(
         base64_text if text is None else text, str
     ):
-        raise InvalidRequest(
-            f"line {number} must have a text either as payload or as payload_base64"
-        )
-    if txid is not None and (type(txid) is not int or not 0 <= txid <= TXID_MAX):
-        raise InvalidRequest(f"line {number}: a txid is a whole number from 0 to {TXID_MAX}")
+        raise InvalidRequest(f"line {number} must have a text either as {name} or as {name}_base64")
     try:
-        payload = text.encode() if text is not None else b64decode(str(base64_text), validate=True)
+        return text.encode() if text is not None else b64decode(str(base64_text), validate=True)
     except (UnicodeEncodeError, Base64Error, ValueError):
         raise InvalidRequest(
-            f"line {number}: the payload is not valid Unicode text or base64"
+            f"line {number}: the {name} is not valid Unicode text or base64"
         ) from None
-    return payload, txid
 
 
 def record_to_json(record: LogRecord) -> dict[str, Any]:
     """Return a record as a JSON object."""
-    payload = bytes(record.payload)
     fields: dict[str, Any] = {
         "dlsn": str(record.dlsn),
         "sequence_id": record.sequence_id,
@@ -175,11 +208,21 @@ def record_to_json(record: LogRecord) -> dict[str, Any]:
     }
     if record.more:
         fields["more"] = True
-    try:
-        fields["payload"] = payload.decode()
-    except UnicodeDecodeError:
-        fields["payload_base64"] = b64encode(payload).decode()
+    fields |= _to_json("payload", bytes(record.payload))
+    if record.key is not None:
+        fields |= _to_json("key", record.key)
+    if record.headers:
+        fields["headers"] = [
+            {**_to_json("name", name), **_to_json("value", value)} for name, value in record.headers
+        ]
     return fields
+
+
+def _to_json(name: str, value: bytes) -> dict[str, str]:
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": b64encode(value).decode()}
 
 
 def records_to_bytes(records: Iterable[LogRecord]) -> bytes:

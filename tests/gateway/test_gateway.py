@@ -74,6 +74,34 @@ async def test_an_answer_has_one_record_more_than_read_bytes_max() -> None:
         assert not page["end"]
 
 
+@pytest.mark.parametrize("proxied", [True, False])
+async def test_keys_and_headers_are_written_and_read(proxied: bool) -> None:
+    async with behind("w1") as (w, uri):
+        one = await gate(w.nursery, uri if proxied else w.uri)
+        await w.namespace.create_log("a", txids="count", config=ONE)
+        headers = [{"name": "n", "value_base64": "/w=="}, {"name": "n", "value": ""}]
+        record = {"payload": "x", "key": "k", "headers": headers}
+        lines = f'{json.dumps(record)}\n"plain"\n{{"payload": "y", "key_base64": "/w=="}}\n'
+        refused = await one.ask("POST", "/v1/logs/a/records", lines, **JSON_LINES)
+        assert refused.status == 400, refused
+        await w.namespace.open_log("a").set({"record_headers": True})
+        assert (await one.ask("POST", "/v1/logs/a/records", lines, **JSON_LINES)).status == 200
+        producer = await opened(one, "a", "p")
+        body = json.dumps(record)
+        sent = await one.ask("POST", "/v1/logs/a/records", body, **JSON_LINES, **producer)
+        assert sent.status == 200, sent
+
+        page = await read(one, "a", "", 4)
+
+        fields = [
+            (found["payload"], found.get("key"), found.get("headers")) for found in page["records"]
+        ]
+        assert fields == [
+            ("x", "k", headers), ("plain", None, None), ("y", None, None), ("x", "k", headers),
+        ]  # fmt: skip
+        assert page["records"][2]["key_base64"] == "/w=="
+
+
 async def test_records_are_written_and_read() -> None:
     async with behind("w1") as (w, uri):
         one = await gate(w.nursery, uri)

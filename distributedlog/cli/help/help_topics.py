@@ -198,6 +198,9 @@ stores nothing on disk. docs/concepts/guarantees.md lists all guarantees.
     jsonl    one JSON object per line: txid, payload or payload_base64
     frames   a length of four bytes (little-endian), then the payload
 
+Only JSON objects have keys and headers: key or key_base64, and headers, a
+list of objects with name and value (or name_base64 and value_base64).
+
 dlog log write reads these formats. dlog log read and dlog log tail print
 them:
 

@@ -1,5 +1,6 @@
 """`dlog log`: commands on logs. Export and import are in `archive_commands.py`."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
@@ -364,6 +365,7 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
     examples="""
     seq 1000000 | dlog log write numbers --create
     dlog log write orders orders.jsonl --format jsonl --json
+    echo paid | dlog log write orders --key 1734 --header source=shop
     """,
 )
 @click.argument("name")
@@ -382,6 +384,14 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
     help="How to set omitted transaction IDs: the time in ms (time) or the last ID + 1 (count). "
     "IDs never decrease. Default: the policy of the log.",
 )
+@click.option("--key", metavar="TEXT", help="The key of each record; the log must permit keys.")
+@click.option(
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A header of each record, in addition to those in the input. Repeat the option for more.",
+)
 @click.option("--create", "create_", is_flag=True, help="Create the log if it does not exist.")
 @click.option("--takeover", is_flag=True, help="Fence another writer instead of waiting for it.")
 @common
@@ -391,6 +401,8 @@ def write(
     file: BinaryIO,
     format_name: str,
     txid: str | None,
+    key: str | None,
+    headers: tuple[str, ...],
     create_: bool,
     takeover: bool,
 ) -> None:
@@ -404,11 +416,22 @@ def write(
               and optionally "txid"
       frames  a length of four bytes (little-endian), then the payload
 
+    JSON objects can also have "key" and "headers" ("dlog help formats").
+
     After a failure, the command prints the number of records that are certainly stored. Later records may
     be stored, too (exit code 7).
     """
+    from ...log.format.record_headers import KeyedContent
     from ..connection.cluster_connection import run
     from .record_input import write_stream
+
+    key_bytes = None if key is None else os.fsencode(key)
+
+    if any("=" not in header for header in headers):
+        raise click.UsageError("a header must be NAME=VALUE")
+    pairs = [
+        (name, value) for name, _, value in (os.fsencode(one).partition(b"=") for one in headers)
+    ]
 
     async def work() -> None:
         await write_stream(
@@ -419,6 +442,7 @@ def write(
             txid=txid,
             create=create_,
             takeover=takeover,
+            keyed=KeyedContent(b"", key_bytes, pairs) if key is not None or pairs else None,
         )
 
     run(work)

@@ -12,14 +12,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ...log.format.record import RECORD_BYTES_MAX, Columns
+from ...log.format.record_headers import KeyedContent
 from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest, RecordTooLarge
 
 FORMATS = ("lines", "jsonl", "frames")
 LENGTH = struct.Struct("<I")
 JSON_LINE_BYTES_MAX = 8 * RECORD_BYTES_MAX
 
-TxidAndPayload = tuple[int | None, bytes]
-"""The transaction ID, or None if the input has none, and the payload."""
+TxidAndPayload = tuple[int | None, Any]
+"""The transaction ID, or None if the input has none, and the payload.
+
+A record with a key or headers has a `KeyedContent` in place of its payload.
+"""
 
 
 class RecordParser(Protocol):
@@ -74,7 +78,11 @@ class LineParser:
 
 
 class JsonLineParser:
-    """Parses one JSON object per line: ``{"txid"?, "payload" or "payload_base64"}``."""
+    """Parses one JSON object per line: ``{"txid"?, "payload" or "payload_base64", "key"?, "headers"?}``.
+
+    ``key``, and ``name`` and ``value`` of each object in ``headers``, have the suffix ``_base64`` if they are
+    not UTF-8, as the payload has.
+    """
 
     def __init__(self) -> None:
         self.error: DistributedLogError | None = None
@@ -97,7 +105,7 @@ class JsonLineParser:
             self._count += 1
             try:
                 records.append(_record_of_json(json.loads(line)))
-            except (ValueError, InvalidRequest, RecursionError) as error:
+            except (ValueError, InvalidRequest, RecordTooLarge, RecursionError) as error:
                 problem = "it is nested too deeply" if isinstance(error, RecursionError) else error
                 self.error = InvalidRequest(
                     f"line {self._count}: {problem}; the lines before it are stored"
@@ -187,12 +195,23 @@ def as_jsonl(columns: Columns) -> bytes:
             "txid": record.txid,
             "sequence_id": record.sequence_id,
         }
-        try:
-            value["payload"] = record.payload.decode()
-        except UnicodeDecodeError:
-            value["payload_base64"] = base64.b64encode(record.payload).decode()
+        value |= _json_bytes("payload", record.payload)
+        if record.key is not None:
+            value |= _json_bytes("key", record.key)
+        if record.headers:
+            value["headers"] = [
+                {**_json_bytes("name", name), **_json_bytes("value", header_value)}
+                for name, header_value in record.headers
+            ]
         lines.append(json.dumps(value, ensure_ascii=False))
     return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _json_bytes(name: str, value: bytes) -> dict[str, str]:
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
 WRITERS: dict[str, Callable[[Columns], bytes]] = {
@@ -214,11 +233,28 @@ def _record_of_json(value: Any) -> TxidAndPayload:
     txid = value.get("txid")
     if txid is not None and (not isinstance(txid, int) or isinstance(txid, bool)):
         raise InvalidRequest(f"txid must be an integer, got {txid!r}")
-    if isinstance(value.get("payload"), str):
-        return txid, value["payload"].encode("utf-8", "surrogatepass")
-    if isinstance(value.get("payload_base64"), str):
+    payload = _bytes_of_json(value, "payload")
+    has_key = any(value.get(name) is not None for name in ("key", "key_base64"))
+    key = _bytes_of_json(value, "key") if has_key else None
+    headers = value.get("headers") or []
+    if not isinstance(headers, list) or not all(isinstance(header, dict) for header in headers):
+        raise InvalidRequest("headers must be a list of objects with a name and a value")
+    if key is None and not headers:
+        return txid, payload
+    pairs = [
+        (_bytes_of_json(header, "name"), _bytes_of_json(header, "value")) for header in headers
+    ]
+    return txid, KeyedContent(payload, key, pairs).to_checked()
+
+
+def _bytes_of_json(value: dict[str, Any], name: str) -> bytes:
+    if isinstance(value.get(name), str):
+        text: str = value[name]
+        return text.encode("utf-8", "surrogatepass")
+    encoded = value.get(f"{name}_base64")
+    if isinstance(encoded, str):
         try:
-            return txid, base64.b64decode(value["payload_base64"], validate=True)
+            return base64.b64decode(encoded, validate=True)
         except binascii.Error as error:
-            raise InvalidRequest(f"payload_base64: {error}") from None
-    raise InvalidRequest('it has neither "payload" nor "payload_base64" as a string')
+            raise InvalidRequest(f"{name}_base64: {error}") from None
+    raise InvalidRequest(f'it has neither "{name}" nor "{name}_base64" as a string')

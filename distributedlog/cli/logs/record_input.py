@@ -12,11 +12,13 @@ from typing import Any, BinaryIO
 import trio
 
 from ...log.format.record import TXID_MAX
+from ...log.format.record_headers import KeyedContent
 from ...log.model.log_state import AUTO
 from ...log.model.txid_policy import STRICT
 from ...log.write.record_validation import validate_record
 from ...runtime.interfaces.errors import (
     DistributedLogError,
+    InvalidRequest,
     LogEmpty,
     LogExists,
     LogNotFound,
@@ -113,16 +115,17 @@ async def write_stream(
     txid: str | None,
     create: bool,
     takeover: bool,
+    keyed: KeyedContent | None = None,
 ) -> None:
     """Append all records of ``file``, and print the summary, also after a failure.
 
-    The writer is opened only when a first valid record is available, because opening creates a segment.
-    ``txid``
-    sets omitted transaction IDs: "time", "count", or None for the policy of the log. Raises `LogNotFound`
-    without ``create``, `OutcomeUnknown` after the timeout, and the errors of the writer.
+    All records get the key and headers of ``keyed``. The writer is opened only when a first valid
+    record is available, because opening creates a segment. ``txid`` sets omitted transaction IDs: "time",
+    "count", or None for the policy of the log. Raises `LogNotFound` without ``create``, `OutcomeUnknown`
+    after the timeout, and the errors of the writer.
     """
     stored = StoredSummary()
-    source = _RecordSource(settings, file, format_name)
+    source = _RecordSource(settings, file, format_name, keyed)
     try:
         async with namespace(settings) as logs:
             if not create and not await await_answer(
@@ -169,8 +172,15 @@ async def write_stream(
 class _RecordSource:
     """Reads the records of a file chunk by chunk."""
 
-    def __init__(self, settings: Settings, file: BinaryIO, format_name: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        file: BinaryIO,
+        format_name: str,
+        keyed: KeyedContent | None,
+    ) -> None:
         self._settings = settings
+        self._keyed = keyed
         self._descriptor = file.fileno()
         self._parser = parser(format_name)
         self._is_ended = False
@@ -185,12 +195,25 @@ class _RecordSource:
             )
             self._is_ended = not chunk
             items = self._parser.finish() if self._is_ended else self._parser.feed(chunk)
+        if self._keyed is not None:
+            return [_with_keyed(item, self._keyed) for item in items]
         return items
 
     def check(self) -> None:
         """Raise the error of the first malformed record, if there is one."""
         if self._parser.error is not None:
             raise self._parser.error
+
+
+def _with_keyed(item: Any, keyed: KeyedContent) -> tuple[int | None, KeyedContent]:
+    txid, content = (None, item) if isinstance(item, bytes) else item
+    key, headers = keyed.key, keyed.headers
+    if type(content) is KeyedContent:
+        if key is not None and content.key is not None:
+            raise InvalidRequest("a record of the input has a key, and --key was given")
+        key = content.key if key is None else key
+        headers, content = (*content.headers, *headers), content.payload
+    return txid, KeyedContent(content, key, headers)
 
 
 async def _check_first_record(log: Any, items: Any) -> None:

@@ -13,6 +13,7 @@ from ...log.format.record import (
     FLAG_TXID_AT_LINK,
     decode_header,
 )
+from ...log.format.record_headers import FLAG_HEADERS, FLAG_KEYS
 from ...log.model.segment_record import SegmentRecord
 from ...runtime.interfaces.errors import (
     CorruptData,
@@ -26,6 +27,8 @@ READ_BYTES = 1024 * 1024
 _FLAGS = (
     (FLAG_CONTROL, "control"),
     (FLAG_RECORD_FLAGS, "record flags"),
+    (FLAG_KEYS, "keys"),
+    (FLAG_HEADERS, "headers"),
     (FLAG_TXID_AT_LINK, "txid at link"),
 )
 

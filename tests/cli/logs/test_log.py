@@ -251,3 +251,29 @@ def test_a_record_that_is_refused_leaves_no_segment(cluster: Cluster) -> None:
     for name, segments in (("refused", 1), ("stream", 0), ("empty", 0)):
         shown = json.loads(cluster.ok("log", "show", name, "--json"))
         assert len(shown["segments"]) == segments
+
+
+def test_keys_and_headers_are_written_and_read(cluster: Cluster) -> None:
+    cluster.ok("log", "create", "keyed")
+    keyed = ("log", "write", "keyed", "--key", "k", "--header", "a=b=c", "--header", "a=")
+    assert "record_headers" in cluster.fails(2, *keyed, stdin=b"refused\n")
+    cluster.ok("log", "config", "keyed", "set", "record_headers=true")
+    cluster.ok(*keyed, stdin=b"one\n")
+    line = b'{"payload": "two", "key": "own", "headers": [{"name": "n", "value_base64": "/w=="}]}\n'
+    cluster.ok("log", "write", "keyed", "--format", "jsonl", "--header", "a=", stdin=line)
+    cluster.fails(2, "log", "write", "keyed", "--header", "wrong", stdin=b"x\n")
+
+    found = cluster.ok("log", "read", "keyed", "--format", "jsonl").splitlines()
+
+    assert [(one["payload"], one["key"], one["headers"]) for one in map(json.loads, found)] == [
+        ("one", "k", [{"name": "a", "value": "b=c"}, {"name": "a", "value": ""}]),
+        ("two", "own", [{"name": "n", "value_base64": "/w=="}, {"name": "a", "value": ""}]),
+    ]
+    cluster.ok("log", "write", "copy", "--create", stdin=b"")
+    cluster.ok("log", "config", "copy", "set", "record_headers=true")
+    copied = b"\n".join(found) + b"\n"
+    cluster.ok("log", "write", "copy", "--format", "jsonl", stdin=copied)
+    again = cluster.ok("log", "read", "copy", "--format", "jsonl").splitlines()
+    assert [json.loads(one)["headers"] for one in again] == [
+        json.loads(one)["headers"] for one in found
+    ]

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from distributedlog.cli.logs.record_formats import (
     FrameParser,
     JsonLineParser,
     LineParser,
+    as_jsonl,
     parser,
 )
 from distributedlog.log.format.record import (
@@ -21,6 +23,7 @@ from distributedlog.log.format.record import (
     decode_columns,
     decode_header,
 )
+from distributedlog.log.format.record_headers import split_contents
 from distributedlog.runtime.interfaces.errors import InvalidRequest, RecordTooLarge
 from tests.examples import examples
 
@@ -133,3 +136,40 @@ def test_json_that_is_nested_too_deep_is_the_fault_of_its_line() -> None:
     assert [payload for _, payload in found] == [b"a"]
     assert isinstance(lines.error, InvalidRequest)
     assert str(lines.error) == "line 2: it is nested too deeply; the lines before it are stored"
+
+
+def test_keys_and_headers_that_are_written_as_json_come_in_again() -> None:
+    pairs = ((b"name", b"value"), (b"\xff", b"\x00\xfe"), (b"name", b""))
+    entry, _ = build_entry(
+        [7, 8, 9], [b"a", b"\xff", b"c"], records_before=0, written_ms=1,
+        keys=[b"key", b"\xff", None], headers=[pairs, (), ()],
+    )  # fmt: skip
+    body = b"".join(entry)
+    lines = as_jsonl(decode_columns(body, decode_header(body), Origin(1, 0, 0)))
+
+    records = JsonLineParser().feed(lines)
+
+    assert b'"headers": [{"name": "name", "value": "value"}' in lines
+    assert [txid for txid, _ in records] == [7, 8, 9]
+    assert split_contents([content for _, content in records]) == (
+        [b"a", b"\xff", b"c"], [b"key", b"\xff", None], [pairs, (), ()],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"payload": "", "key": 5}',
+        b'{"payload": "", "key_base64": "?"}',
+        b'{"payload": "", "headers": {"a": "b"}}',
+        b'{"payload": "", "headers": [["a", "b"]]}',
+        b'{"payload": "", "headers": [{"name": "a"}]}',
+        b'{"payload": "", "headers": [%s]}' % b", ".join([b'{"name": "a", "value": ""}'] * 65),
+        b'{"payload": "", "key": "%s"}' % bytes(65_537).replace(b"\0", b"k"),
+    ],
+)
+def test_a_line_with_a_wrong_key_or_headers_is_refused(line: bytes) -> None:
+    parser = JsonLineParser()
+
+    assert parser.feed(b'{"payload": "before"}\n' + line + b"\n") == [(None, b"before")]
+    assert "line 2" in str(parser.error)
