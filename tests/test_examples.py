@@ -16,6 +16,10 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 SAYS = {
     "first_program": r"1\.0\.0\n1\.0\.0 1 b'first'\n",
+    "keys_and_headers": (
+        r"b'without a key' None \(\)\n"
+        r"b'paid' b'1734' \(\(b'trace', b'7f'\), \(b'trace', b'80'\)\)\n"
+    ),
     "take_over": r"B is refused: .*writer A.*\nA is fenced: .*\n1\.0\.0 0 b'from A'\n2\.0\.0 1 b'from B'\n",
     "write_and_tail": r"((wrote|read ) \S+ (in )?[\d.]+ ms.*\n){40}",
 }
