@@ -34,7 +34,7 @@ from .log.format.record import (
     split_columns,
     txid_and_content,
 )
-from .log.format.record_headers import content_bytes
+from .log.format.record_headers import KeyedContent, content_bytes
 from .log.interfaces.error_boundary import error_boundary
 from .log.interfaces.open_call import Opening
 from .log.limits.memory_budget import FREE_BYTES
@@ -400,14 +400,21 @@ class WriteBuffer:
     def _validate(self, txid: object, payload: object) -> tuple[int | None, Any]:
         """Check a record, under the mutex.
 
-        The payload in the result is None if there is no capacity for it.
+        The payload in the result is None if there is no capacity for it, or if `append_when_capacity` must
+        first permit keys and headers.
         """
         checked_txid, checked_payload = validate_record(
             txid, payload, self._min_txid, self.name, self._txid_policy
         )
-        if len(checked_payload) + RECORD_COLUMN_BYTES > self._chunk.free_bytes:
+        if len(checked_payload) + RECORD_COLUMN_BYTES > self._chunk.free_bytes or (
+            type(checked_payload) is KeyedContent and not self._is_keyed_permitted
+        ):
             return checked_txid, None
         return checked_txid, checked_payload
+
+    @property
+    def _is_keyed_permitted(self) -> bool:
+        return self.writer.sequenced_writer.is_keyed_permitted
 
     def _check_reentry(self) -> None:
         """Raise `InvalidRequest` if this call has interrupted a step of its thread. The caller holds the
@@ -529,6 +536,12 @@ class WriteBuffer:
                     return validated.record_count
             chunk = self._chunk
             stop = validated.fitting_end(start, chunk.free_bytes, 0)
+            if validated.first_keyed < stop and not self._is_keyed_permitted:
+                # A refusal by the writer would cancel records of other calls in the same chunk.
+                stop = validated.first_keyed
+                if stop <= start:
+                    self._in_step = False
+                    return start
             size_bytes = validated.entry_bytes(start, stop)
             if size_bytes > chunk.free_bytes:
                 return start
@@ -562,7 +575,10 @@ class WriteBuffer:
 
         It also raises `TooBusy`, if ``at_limit`` is "reject".
         """
-        size_bytes = content_bytes(txid_and_content(record)[1]) + RECORD_COLUMN_BYTES
+        content = txid_and_content(record)[1]
+        size_bytes = content_bytes(content) + RECORD_COLUMN_BYTES
+        if type(content) is KeyedContent:
+            await self.writer.sequenced_writer.permit_keyed()
         async with self._fifo_lock:
             while True:
                 chunk_and_slot = await self._run_step(partial(self.append, record))
@@ -579,6 +595,12 @@ class WriteBuffer:
 
         If ``at_limit`` refuses a record, its outcome and that of all records after it is `TooBusy`.
         """
+        if start == validated.first_keyed and not self._is_keyed_permitted:
+            try:
+                await self.writer.sequenced_writer.permit_keyed()
+            except DistributedLogError as error:
+                bulk.add_refused(start, error)
+                return validated.record_count
         async with self._fifo_lock:
             append = partial(self.append_many, bulk, validated, start)
             while (stop := await self._run_step(append)) == start:

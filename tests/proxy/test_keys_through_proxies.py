@@ -172,3 +172,37 @@ async def test_a_frame_sender_sends_them(monkeypatch: pytest.MonkeyPatch) -> Non
         async with it.namespace.open_log("l").open_reader() as reader:
             found = [await reader.read_next(wait_s=10) for _ in contents]
         assert found == [KeyedRecord(1, b"a", b"k", NAMED), LogRecord(2, b"b")]
+
+
+@pytest.mark.parametrize("through_proxies", [False, True])
+async def test_a_refused_key_cancels_no_record_of_other_calls(through_proxies: bool) -> None:
+    """The buffer of the other API variants sends records of many calls together."""
+    async with world() as it:
+        uri = await proxied(it) if through_proxies else it.uri
+        await it.namespace.create_log("l")
+
+        def write() -> list[str]:
+            with blocking.open_namespace(uri, config=None if through_proxies else ONE) as namespace:
+                outcomes = []
+                with namespace.open_log("l").open_writer() as writer:
+                    plain = []
+                    for _ in range(20):
+                        plain.append(writer.submit(b"plain"))
+                        try:
+                            writer.submit(KeyedRecord(payload=b"x", key=b"k"))
+                        except InvalidRequest as error:
+                            outcomes.append(str(error))
+                        bulk = writer.submit_bulk(
+                            [LogRecord(payload=b"plain"), KeyedRecord(payload=b"x", key=b"k")]
+                        )
+                        plain.append(bulk[0])
+                        assert isinstance(bulk[1].exception(), InvalidRequest)
+                    for pending in plain:
+                        pending.result()
+                return outcomes
+
+        outcomes = await trio.to_thread.run_sync(write)
+
+        assert len(outcomes) == 20
+        assert "record_headers" in outcomes[0]
+        assert [one.payload for one in await read(it.namespace, "l")] == [b"plain"] * 40

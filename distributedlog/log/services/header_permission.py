@@ -5,9 +5,11 @@ record is sent, the log's state gets a higher writer format, so that older progr
 Afterwards the option has no effect: the log has such records, and every program that can write it reads them.
 """
 
+from contextlib import suppress
+
 from ...metadata.model.interface import Metadata
 from ...metadata.model.transaction import Compare, Put, Transaction
-from ...runtime.interfaces.errors import InvalidRequest, LogNotFound
+from ...runtime.interfaces.errors import InvalidRequest, LogNotFound, OutcomeUnknown
 from ..model.log_keys import state_key
 from ..model.log_state import LogState
 from ..model.stored_settings import bind_key, conf_key, formats_of
@@ -45,7 +47,7 @@ async def permit_record_headers(metadata: Metadata, namespace: str, log_id: int,
     Raises:
         InvalidRequest: The option ``record_headers`` is off.
         LogNotFound: The log was deleted.
-        DistributedLogError: The metadata quorum does not answer. Repeat the call.
+        DistributedLogError: The metadata quorum does not answer.
     """
     key = state_key(log_id)
     while True:
@@ -57,4 +59,7 @@ async def permit_record_headers(metadata: Metadata, namespace: str, log_id: int,
             return
         await require_record_headers(metadata, namespace, log_id, name)
         changed = Put(key, state.with_record_headers().encode())
-        await metadata.transact(Transaction((Compare.version(key, stored.version),), (changed,)))
+        with suppress(OutcomeUnknown):
+            await metadata.transact(
+                Transaction((Compare.version(key, stored.version),), (changed,))
+            )

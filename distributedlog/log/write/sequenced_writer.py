@@ -211,6 +211,15 @@ class SequencedWriter:
         batch_entry.attach(batch, slot)
         return batch_entry
 
+    @property
+    def is_keyed_permitted(self) -> bool:
+        """Whether records with keys and headers are accepted without `permit_keyed`."""
+        return self._txid_admission.keyed_permitted
+
+    async def permit_keyed(self) -> None:
+        """Permit keys and headers, if the log does, as `TxidAdmission.permit_keyed`."""
+        await self._txid_admission.permit_keyed()
+
     @staticmethod
     def _duplicate(
         check: SequenceCheck | SequencedBatch | DLSN,
