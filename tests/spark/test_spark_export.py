@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from distributedlog import Log, Namespace, open_namespace
+from distributedlog import KeyedRecord, Log, LogRecord, Namespace, open_namespace
 from distributedlog.cli.main import run
 from tests.spark.conftest import fill, on, plain
 from tests.spark.test_spark_sink import orphans
@@ -184,3 +184,39 @@ def test_txids_that_go_back_are_exported_and_imported(
     told(capsys, "import", tmp_path, "--log", "b")
 
     assert [row[4] for row in plain(uri, "b")] == [5, 6, 3, 4]
+
+
+def test_log_with_keys_and_headers_is_not_exported(
+    uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def write(namespace: Namespace) -> None:
+        await namespace.create_log("keyed", config={"record_headers": True})
+        async with namespace.open_log("keyed").open_writer() as writer:
+            await writer.write(KeyedRecord(1, b"x", b"k", [(b"n", b"v")]))
+
+    on(uri, write)
+
+    error = refused(capsys, 2, "export", "keyed", tmp_path / "archive")
+
+    assert "keys and headers" in error
+
+
+def test_source_has_keys_and_headers_if_the_schema_names_them(uri: str, spark: Any) -> None:
+    async def write(namespace: Namespace) -> None:
+        await namespace.create_log("columns", config={"record_headers": True})
+        async with namespace.open_log("columns").open_writer() as writer:
+            await writer.write_bulk(
+                [KeyedRecord(1, b"x", b"k", [(b"n", b"v"), (b"n", b"")]), LogRecord(2, b"y")]
+            )
+
+    on(uri, write)
+    schema = (
+        "txid bigint, payload binary, key binary, headers array<struct<name:binary,value:binary>>"
+    )
+
+    rows = spark.read.format("distributedlog").schema(schema).option("log", "columns").load(uri)
+
+    assert sorted(tuple(row) for row in rows.collect()) == [
+        (1, b"x", b"k", [(b"n", b"v"), (b"n", b"")]),
+        (2, b"y", None, []),
+    ]

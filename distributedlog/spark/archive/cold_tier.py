@@ -26,6 +26,7 @@ from ..read.source_logs import SourceLogs
 from ..read.table_schema import ddl
 from . import archive_folder as folder
 from .archive_store import ArchiveStore, store_of
+from .log_transfer import require_no_record_headers
 from .manifest import Manifest
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ async def _ranges_around(
 
 
 async def _incarnation(spark_client: SparkClient, log: str) -> str:
+    await require_no_record_headers(spark_client, log)
     return incarnation_text(await spark_client.namespace.resolve_name(log))
 
 

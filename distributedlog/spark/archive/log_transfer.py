@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ...log.format.dlsn import DLSN
-from ...runtime.interfaces.errors import LogExists, LogNotFound
+from ...runtime.interfaces.errors import LogExists, LogNotFound, UnsupportedFormat
 from ..client.retry import RETRY_S
 from ..client.spark_client import SparkClient, run
 from ..client.spark_errors import plain_errors
@@ -160,6 +160,22 @@ def import_log(
     return ImportResult(manifest, was_imported, *(position_range or (None, None)))
 
 
+async def require_no_record_headers(spark_client: SparkClient, log: str) -> None:
+    """Refuse a log whose records may have keys and headers, because archives have no columns for them.
+
+    If the end of the archived range is known before this call, no record of the range has any.
+
+    Raises:
+        UnsupportedFormat: Records of the log may have keys and headers.
+    """
+    if (
+        await spark_client.namespace.open_log(log).describe(segments_max=1)
+    ).state.has_record_headers:
+        raise UnsupportedFormat(
+            f'log "{log}" may have records with keys and headers, which an archive does not contain'
+        )
+
+
 async def _resolve_bounds(
     spark_client: SparkClient, options: SourceOptions
 ) -> tuple[Offset, Offset]:
@@ -178,6 +194,7 @@ async def _resolve_bounds(
             offset.put(
                 view.name, dlsn, view.incarnation, (await view.totals_before(dlsn)).sequence_id
             )
+        await require_no_record_headers(spark_client, view.name)
         return bounds
     finally:
         logs.close()

@@ -104,6 +104,25 @@ class BatchBuilder:
         # The only copy of small entries: into memory that Arrow reuses, and without the interpreter lock.
         return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 
+    def _key(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        keys: list[bytes | None] = []
+        for part in parts:
+            keys += [None] * part.count if part.keys is None else part.keys
+        return pa.array(keys, pa.binary())
+
+    def _headers(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        rows: list[list[dict[str, bytes]]] = []
+        for part in parts:
+            rows += (
+                [
+                    [{"name": name, "value": value} for name, value in pairs]
+                    for pairs in part.headers
+                ]
+                if part.headers is not None
+                else [[]] * part.count
+            )
+        return pa.array(rows, self._projection.arrow.field("headers").type)
+
     def _timestamp(self, log: str, parts: Sequence[Columns]) -> pa.Array:
         unit, kind = self._projection.txid_unit, pa.timestamp("us", tz="UTC")
         if unit is None:  # log time, one per entry

@@ -32,6 +32,10 @@ DLSN_TYPES = ("string", "struct<segment:bigint,entry:bigint,slot:int>")
 As text it costs six times as much as all other columns together.
 """
 
+KEYED_COLUMNS = {"key": "binary", "headers": "array<struct<name:binary,value:binary>>"}
+"""Columns that are built only if the schema names them. ``key`` is null for a record without a key, and
+``headers`` is empty for a record without headers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Projection:
@@ -66,9 +70,12 @@ def projection(
             allowed_types: tuple[str, ...] = DLSN_TYPES
         elif name in COLUMNS:
             allowed_types = (COLUMNS[name],)
+        elif name in KEYED_COLUMNS:
+            allowed_types = (KEYED_COLUMNS[name],)
         else:
             raise InvalidRequest(
-                f'unknown column "{name}": a log has {legal}, and dlsn {" or ".join(DLSN_TYPES)}'
+                f'unknown column "{name}": a log has {legal}, dlsn {" or ".join(DLSN_TYPES)}, '
+                f"{', '.join(' '.join(column) for column in KEYED_COLUMNS.items())}"
             )
         if kind not in allowed_types:
             raise InvalidRequest(

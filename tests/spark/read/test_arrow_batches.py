@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,12 @@ from distributedlog.log.format.record import (  # noqa: E402
 from distributedlog.runtime.interfaces.errors import InvalidRequest  # noqa: E402
 from distributedlog.spark.options.options import SourceOptions  # noqa: E402
 from distributedlog.spark.read.arrow_batches import BatchBuilder, group_entries  # noqa: E402
-from distributedlog.spark.read.table_schema import COLUMNS, Projection, projection  # noqa: E402
+from distributedlog.spark.read.table_schema import (  # noqa: E402
+    COLUMNS,
+    KEYED_COLUMNS,
+    Projection,
+    projection,
+)
 
 pytestmark = pytest.mark.extra
 TYPES = {
@@ -36,14 +42,23 @@ TYPES = {
     "payload": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "dlsn": pa.string(),
+    "key": pa.binary(),
+    "headers": pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())])),
 }
 WALL_MS = 1_700_000_000_123
 
 
 def entry(
-    txids: Sequence[int], payloads: Sequence[bytes], *, number: int = 0, before: int = 0
+    txids: Sequence[int],
+    payloads: Sequence[bytes],
+    *,
+    number: int = 0,
+    before: int = 0,
+    **keyed: Any,
 ) -> Columns:
-    buffers, _ = build_entry(txids, payloads, records_before=before, written_ms=WALL_MS + number)
+    buffers, _ = build_entry(
+        txids, payloads, records_before=before, written_ms=WALL_MS + number, **keyed
+    )
     data = b"".join(buffers)
     header = decode_header(data)
     return decode_columns(data, header, Origin(3, number, 100 + before, time_ms=header.written_ms))
@@ -54,7 +69,7 @@ def time_of(ms: int) -> datetime:
 
 
 def asked(*names: str, unit: str | None = None) -> Projection:
-    kinds = COLUMNS | {"dlsn": "string"}
+    kinds = COLUMNS | KEYED_COLUMNS | {"dlsn": "string"}
     schema = pa.schema([(name, TYPES[name]) for name in names])
     return projection([(name, kinds[name]) for name in names], schema, unit)
 
@@ -88,6 +103,23 @@ def test_rows_are_the_records_whether_viewed_or_gathered(
 
     batch.validate(full=True)
     assert list(zip(*(column.to_pylist() for column in batch.columns), strict=True)) == wanted
+
+
+def test_keys_and_headers_are_built_for_entries_with_and_without_them() -> None:
+    pairs = ((b"n", b"v"), (b"n", b""))
+    parts = [
+        entry([1, 2], [b"a", b"b"], keys=[b"k", None], headers=[(), pairs]),
+        entry([3], [b"c"]),
+        entry([4, 5], [b"d", b"e"], keys=[None, b""]).cut(1, 2),
+    ]
+
+    batch = BatchBuilder(asked("payload", "key", "headers")).batch("x", parts)
+
+    batch.validate(full=True)
+    assert batch.column("payload").to_pylist() == [b"a", b"b", b"c", b"e"]
+    assert batch.column("key").to_pylist() == [b"k", None, None, b""]
+    named = [{"name": name, "value": value} for name, value in pairs]
+    assert batch.column("headers").to_pylist() == [[], named, [], []]
 
 
 def test_payloads_and_txids_of_an_entry_are_not_copied() -> None:
@@ -149,8 +181,8 @@ def test_a_time_beyond_the_calendar_is_the_last_one() -> None:
 def test_a_column_that_is_not_there_is_refused_with_the_list() -> None:
     """S24."""
     with pytest.raises(
-        InvalidRequest, match='unknown column "key": a log has log string, segment bigint'
+        InvalidRequest, match='unknown column "value": a log has log string, segment bigint'
     ):
-        projection([("key", "binary")], pa.schema([]), None)
+        projection([("value", "binary")], pa.schema([]), None)
     with pytest.raises(InvalidRequest, match='"txid" is bigint, not int'):
         projection([("txid", "int")], pa.schema([]), None)
