@@ -51,6 +51,7 @@ PAGES = (
         (
             "Log open_writer",
             "LogRecord",
+            "KeyedRecord",
             "LogWriter",
             "PendingWrite",
             "PendingBulk",
@@ -149,6 +150,7 @@ CONSTRUCTORS = {
     "DLSN": "DLSN(segment: int, entry: int, slot: int)",
     "LinkContent": "LinkContent(records: int, digest: int)",
     "LogRecord": 'LogRecord(txid: int = ..., payload: bytes = b"")',
+    "KeyedRecord": 'KeyedRecord(txid: int = ..., payload: bytes = b"", key: bytes | None = None, headers=())',
     "Position": "Position(incarnation: str, dlsn: DLSN, sequence_id: int)",
 }
 """Classes that users construct. Calls return the objects of all others."""
