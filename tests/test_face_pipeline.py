@@ -215,7 +215,7 @@ def test_logs_that_come_and_go_are_told(face: Face) -> None:
             page = await done(ns.log_page(f"{name}/", limit=1))
             assert (page.names, page.next) == ((f"{name}/a",), f"{name}/a")
             assert (await done(ns.log_page(f"{name}/", page.next))).names == (f"{name}/c",)
-            async with opened(ns.watch_logs(keep=False)) as watch:
+            async with opened(ns.watch_logs(keep_names=False)) as watch:
                 await done(ns.rename_log(f"{name}/c", f"{name}/b"))
                 assert (await done(watch.next(wait_s=20))).old_name == f"{name}/c"
             assert told[1].incarnation == logs[f"{name}/a"] != told[2].incarnation
