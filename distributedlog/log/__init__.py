@@ -20,6 +20,7 @@ Names, settings and metadata:
     model/stored_settings.py               Stored settings of a log and of a namespace (pure).
     services/settings_update.py            Read and change stored settings.
     services/settings_watch.py             Watch the settings of open logs.
+    services/header_permission.py          Permit keys and headers in a log (`record_headers`).
     services/log_watch.py                  Watch the namespace for created, renamed and deleted logs.
     services/log_context.py                Clients, clocks and options that all operations of a log share.
     services/log_metrics.py                Metrics of a process, and their export to a registry.
@@ -32,6 +33,7 @@ The bytes of an entry:
     format/record.py                       Records as columns in one entry (pure).
     format/packed_columns.py               An entry from columns in Arrow's layout, for all kinds of writers
                                            (pure).
+    format/record_headers.py               Keys and headers as columns of an entry (pure).
     format/control_record.py               Entries without records (pure).
     format/producer_table.py               The producers of a log, and how far their records are stored
                                            (pure).

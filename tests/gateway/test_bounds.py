@@ -620,7 +620,7 @@ async def test_of_an_opening_that_takes_too_long_it_is_not_said_that_it_did_noth
     """G7: who had the name may have been fenced by it."""
 
     class Slow:
-        over = None
+        end_error = None
 
         @property
         def sequenced_writer(self) -> "Slow":
@@ -649,7 +649,7 @@ async def test_a_gateway_that_lost_the_log_says_no_to_no_producer(
     """H64: another gateway has it by now, and knows producers that this one does not."""
 
     class Lost:
-        over = None
+        end_error = None
 
         @property
         def sequenced_writer(self) -> "Lost":

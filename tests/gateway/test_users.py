@@ -164,7 +164,7 @@ def test_what_a_request_holds_counts_with_its_user_until_it_leaves() -> None:
 class Quiet:
     """A log's writer that only is open."""
 
-    over = None
+    end_error = None
 
     def __init__(self, closed: list[str], log: str) -> None:
         self._closed = closed

@@ -387,7 +387,7 @@ async def test_a_log_that_is_used_is_not_idle(
     owner = LogManager("me", nothing, nothing, ProxyOptions(), nothing)
     await nursery.start(owner.run)
     one: Any = SimpleNamespace(
-        is_releasing=False, writer=SimpleNamespace(over=None), has_new_frames=False
+        is_releasing=False, writer=SimpleNamespace(end_error=None), has_new_frames=False
     )
     one.used_at = trio.current_time()
     owner.logs["default", "orders"] = one
@@ -603,7 +603,7 @@ async def test_a_log_that_is_being_opened_holds_up_no_drain(
 class Ending:
     """A writer that takes its time to end."""
 
-    over = None
+    end_error = None
 
     def __init__(
         self, log_id: int = 0, close_s: float = math.inf, abort_s: float = 60, name: str = "orders"

@@ -179,6 +179,9 @@ def _reinstall() -> str:
     source = f"{DISTRIBUTION}=={ours.version}" if ours else DISTRIBUTION
     direct = ours.read_text("direct_url.json") if ours else None
     if direct:
-        local = json.loads(direct)["url"].removeprefix("file://")
+        try:
+            local = str(json.loads(direct)["url"]).removeprefix("file://")
+        except (ValueError, TypeError, KeyError):
+            local = ""
         source = local if os.path.exists(local) else source
     return f"{sys.executable} -m pip install --force-reinstall --no-deps {shlex.quote(source)}"

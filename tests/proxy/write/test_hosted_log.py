@@ -28,7 +28,7 @@ from distributedlog.runtime.interfaces.errors import (
 class Writer:
     """Takes what comes, in the order in which it comes."""
 
-    over = None
+    end_error = None
 
     def __init__(self, *, waits: bool = False) -> None:
         """``waits``: a frame is taken when `go_on` is set, as where its txids go back."""
