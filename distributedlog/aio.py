@@ -323,7 +323,7 @@ class LogWriter(_Closable):
         """Accept one record and return a pending write. Await that to get the DLSN.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         location = self._append(record)
         if location is None:  # the buffer is full
@@ -335,7 +335,7 @@ class LogWriter(_Closable):
         """Write one record and return its DLSN when it is durable (G2).
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies, PositionConflict.
+        WriteFailed, PositionConflict.
         """
         if expect is not None:
             return await run(self._background, self._buffer.write_after, expect, record)
@@ -344,7 +344,7 @@ class LogWriter(_Closable):
     async def submit_bulk(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
         """Accept many records, in order, and return a pending bulk. Await that to get the DLSNs.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         return await self.submit_columns(*split_columns(records))
 
@@ -353,7 +353,7 @@ class LogWriter(_Closable):
     ) -> PendingBulk:
         """Accept many records as `submit_bulk`, from a list of transaction IDs and one of payloads.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         bulk, accepted = self._buffer.validate_many(txids, payloads)
         start = 0
@@ -378,7 +378,7 @@ class LogWriter(_Closable):
         """Accept records as the columns of one entry in Arrow's layout, all or none.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         submit = partial(self._buffer.submit_packed, keys=keys, headers=headers)
         bulk = await run(self._background, submit, txids, offsets, payloads)
@@ -388,7 +388,7 @@ class LogWriter(_Closable):
         """Accept a record set, all records or none, and return a pending bulk. Await that to get the DLSNs.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         return PendingBulk(await run(self._background, self._buffer.submit_set, records))
 
@@ -396,7 +396,7 @@ class LogWriter(_Closable):
         """Write a record set, as `submit_set`, and return the DLSNs when all records are durable.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         return await (await self.submit_set(records))
 
@@ -404,7 +404,7 @@ class LogWriter(_Closable):
         """Write many records and return their DLSNs when all are durable. Raise the first error.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed,
-        WriteCancelled, WriterFenced, WriteFailed, NotEnoughBookies.
+        WriteCancelled, WriterFenced, WriteFailed.
         """
         return await (await self.submit_bulk(records))
 
@@ -436,7 +436,7 @@ class LogWriter(_Closable):
     async def flush(self) -> None:
         """Send the buffered records without waiting.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         await run(self._background, self._buffer.flush)
 
@@ -454,7 +454,7 @@ class LogWriter(_Closable):
         """Write a frame: records of the writer's producer, stored at most once.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies, QuorumUnreachable, PositionConflict.
+        WriteFailed, QuorumUnreachable, PositionConflict.
         """
         return await run(
             self._background, self._buffer.write_frame, sequence, records, expect=expect
@@ -463,14 +463,14 @@ class LogWriter(_Closable):
     async def commit(self) -> DLSN | None:
         """Wait until all records written before are durable and readable.
 
-        Raises: RequestTimeout, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: RequestTimeout, AlreadyClosed, WriterFenced, WriteFailed.
         """
         return await run(self._background, self._buffer.commit)
 
     async def aclose(self) -> None:
         """Commit, close the segment and release the lock. Idempotent after success or failure.
 
-        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: WriterFenced, WriteFailed.
         """
         await run(self._background, self._buffer.aclose)
         self._ended()
@@ -478,7 +478,7 @@ class LogWriter(_Closable):
     async def mark_end_of_stream(self) -> None:
         """Close the writer, as `aclose`, and seal the log: it accepts no more records, and readers end.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         await run(self._background, self._buffer.mark_end_of_stream)
         self._ended()
@@ -512,14 +512,14 @@ class ByteWriter(_Closable):
 
         Fewer than all are accepted only if a limit is reached and ``at_limit`` is "reject".
 
-        Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed.
         """
         return await run(self._background, self._writer.write, bytes(data))
 
     async def flush(self) -> int:
         """Wait until all accepted bytes are durable and readable. Return the offset after them.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         return await run(self._background, self._writer.flush)
 
@@ -533,7 +533,7 @@ class ByteWriter(_Closable):
     async def aclose(self) -> None:
         """Flush, close the segment and release the lock. Idempotent.
 
-        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: WriterFenced, WriteFailed.
         """
         await run(self._background, self._handle.aclose)
         self._ended()

@@ -375,7 +375,7 @@ class LogWriter(_Closable):
             expect: The DLSN of the log's last record. See `distributedlog.LogWriter.write`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies, PositionConflict.
+        WriteFailed, PositionConflict.
         """
         if expect is not None:
             return self._background.run(self._buffer.write_after, expect, record)
@@ -393,7 +393,7 @@ class LogWriter(_Closable):
         """Write many records and return their DLSNs when all are durable. Raise the first error.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed,
-        WriteCancelled, WriterFenced, WriteFailed, NotEnoughBookies.
+        WriteCancelled, WriterFenced, WriteFailed.
         """
         self._background.check_may_wait()
         return self.submit_bulk(records).result()
@@ -402,7 +402,7 @@ class LogWriter(_Closable):
         """Write a record set, as `submit_set`, and return the DLSNs when all records are durable.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         return self.submit_set(records).result()
 
@@ -419,7 +419,7 @@ class LogWriter(_Closable):
         """Accept one record and return a pending write. Its `result` gives the DLSN.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         location = self._append(record)
         if location is None:  # the buffer is full
@@ -430,7 +430,7 @@ class LogWriter(_Closable):
     def submit_bulk(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
         """Accept many records, in order, and return a pending bulk. Its `result` gives the DLSNs.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         return self.submit_columns(*split_columns(records))
 
@@ -439,7 +439,7 @@ class LogWriter(_Closable):
     ) -> PendingBulk:
         """Accept many records as `submit_bulk`, from a list of transaction IDs and one of payloads.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         bulk, accepted = self._buffer.validate_many(txids, payloads)
         start = 0
@@ -464,7 +464,7 @@ class LogWriter(_Closable):
         """Accept records as the columns of one entry in Arrow's layout, all or none.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         submit = partial(self._buffer.submit_packed, keys=keys, headers=headers)
         bulk = self._background.run(submit, txids, offsets, payloads)
@@ -474,7 +474,7 @@ class LogWriter(_Closable):
         """Accept a record set, all records or none, and return a pending bulk. Its `result` gives the DLSNs.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         return PendingBulk(self._background.run(self._buffer.submit_set, records))
 
@@ -506,7 +506,7 @@ class LogWriter(_Closable):
     def flush(self) -> None:
         """Send the buffered records without waiting.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         self._background.run(self._buffer.flush)
 
@@ -524,21 +524,21 @@ class LogWriter(_Closable):
         """Write a frame: records of the writer's producer, stored at most once.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies, QuorumUnreachable, PositionConflict.
+        WriteFailed, QuorumUnreachable, PositionConflict.
         """
         return self._background.run(self._buffer.write_frame, sequence, records, expect=expect)
 
     def commit(self) -> DLSN | None:
         """Wait until all records written before are durable and readable.
 
-        Raises: RequestTimeout, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: RequestTimeout, AlreadyClosed, WriterFenced, WriteFailed.
         """
         return self._background.run(self._buffer.commit)
 
     def close(self) -> None:
         """Commit, close the segment and release the lock. Idempotent after success or failure.
 
-        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: WriterFenced, WriteFailed.
         """
         self._background.run(self._buffer.aclose)
         self._ended()
@@ -546,7 +546,7 @@ class LogWriter(_Closable):
     def mark_end_of_stream(self) -> None:
         """Close the writer, as `close`, and seal the log: it accepts no more records, and readers end.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         self._background.run(self._buffer.mark_end_of_stream)
         self._ended()
@@ -580,14 +580,14 @@ class ByteWriter(_Closable, io.RawIOBase):
 
         Fewer than all are accepted only if a limit is reached and ``at_limit`` is "reject".
 
-        Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed.
         """
         return self._background.run(self._writer.write, data)
 
     def flush(self) -> None:
         """Wait until all accepted bytes are durable and readable.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         if not self.closed:
             self._background.run(self._writer.flush)
@@ -595,7 +595,7 @@ class ByteWriter(_Closable, io.RawIOBase):
     def close(self) -> None:
         """Flush, close the segment and release the lock. Idempotent.
 
-        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: WriterFenced, WriteFailed.
         """
         if not self.closed:
             try:

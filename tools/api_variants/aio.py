@@ -404,14 +404,14 @@ class ByteWriter(_Closable):
 
         Fewer than all are accepted only if a limit is reached and ``at_limit`` is "reject".
 
-        Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed.
         """
         return await run(self._background, self._writer.write, bytes(data))
 
     async def flush(self) -> int:
         """Wait until all accepted bytes are durable and readable. Return the offset after them.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         return await run(self._background, self._writer.flush)
 
@@ -425,7 +425,7 @@ class ByteWriter(_Closable):
     async def aclose(self) -> None:
         """Flush, close the segment and release the lock. Idempotent.
 
-        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: WriterFenced, WriteFailed.
         """
         await run(self._background, self._handle.aclose)
         self._ended()

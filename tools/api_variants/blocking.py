@@ -295,7 +295,7 @@ class LogWriter(_Closable):
             expect: The DLSN of the log's last record. See `distributedlog.LogWriter.write`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies, PositionConflict.
+        WriteFailed, PositionConflict.
         """
         if expect is not None:
             return self._background.run(self._buffer.write_after, expect, record)
@@ -336,14 +336,14 @@ class ByteWriter(_Closable, io.RawIOBase):
 
         Fewer than all are accepted only if a limit is reached and ``at_limit`` is "reject".
 
-        Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed.
         """
         return self._background.run(self._writer.write, data)
 
     def flush(self) -> None:
         """Wait until all accepted bytes are durable and readable.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         if not self.closed:
             self._background.run(self._writer.flush)
@@ -351,7 +351,7 @@ class ByteWriter(_Closable, io.RawIOBase):
     def close(self) -> None:
         """Flush, close the segment and release the lock. Idempotent.
 
-        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: WriterFenced, WriteFailed.
         """
         if not self.closed:
             try:

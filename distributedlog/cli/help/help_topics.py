@@ -62,9 +62,10 @@ also stores your identity:
     dlog context set prod distributedlog://h1:4181/ns \\
         --credentials file:/etc/dlog/me
 
-On a terminal, dlog local stores its cluster as the context "local" while it
-runs. With --data, the context remains afterwards. A second dlog local uses
-the name while it runs. Programs do not read contexts. Pass them the URI:
+Without --json, dlog local stores its cluster as the context "local" while
+it runs. With --data, the context remains afterwards. A second dlog local
+uses the name while it runs. Programs do not read contexts. Pass them the
+URI:
 
     export DLOG_URI=$(dlog context show here)
 

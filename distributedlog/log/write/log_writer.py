@@ -137,7 +137,7 @@ class LogWriter:
             record: The record, or its payload if the log assigns the transaction ID.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         send_queue = self.send_queue
         if send_queue.needs_slow_path:
@@ -212,7 +212,7 @@ class LogWriter:
                 last position. Through proxies, the writer must have been opened with ``producer``.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies, PositionConflict.
+        WriteFailed, PositionConflict.
         """
         if expect is not None:
             return (await self.sequenced_writer.write_after(expect, [record]))[0]
@@ -237,7 +237,7 @@ class LogWriter:
         If a limit is reached and ``at_limit`` is "reject", the outcome of all records from there on is
         `TooBusy`.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         return await self.submit_columns(*split_columns(records))
 
@@ -250,7 +250,7 @@ class LogWriter:
             txids: None if the log assigns all of them. A None in the list is assigned, too.
             payloads: One per transaction ID.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         send_queue, assigner = self.send_queue, self._txid_assigner
         send_queue.raise_if_over()
@@ -390,7 +390,7 @@ class LogWriter:
             headers: Pairs of a name and a value per record, as in a `KeyedRecord`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         send_queue, assigner = self.send_queue, self._txid_assigner
         send_queue.raise_if_over()
@@ -453,7 +453,7 @@ class LogWriter:
                 the same transaction ID, or none, and then the log assigns one for all.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         send_queue = self.send_queue
         send_queue.raise_if_over()
@@ -483,7 +483,7 @@ class LogWriter:
         """Write a record set, as `submit_set`, and return the DLSNs when all records are durable.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed.
         """
         return await (await self.submit_set(records))
 
@@ -491,7 +491,7 @@ class LogWriter:
         """Write many records and return their DLSNs when all are durable. Raise the first error.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed,
-        WriteCancelled, WriterFenced, WriteFailed, NotEnoughBookies.
+        WriteCancelled, WriterFenced, WriteFailed.
         """
         return await (await self.submit_bulk(records))
 
@@ -518,7 +518,7 @@ class LogWriter:
             expect: As for `write`, if the records were not written before.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies, QuorumUnreachable, PositionConflict.
+        WriteFailed, QuorumUnreachable, PositionConflict.
         """
         default_producer = self.sequenced_writer.default_producer
         if default_producer is None:
@@ -542,7 +542,7 @@ class LogWriter:
     async def flush(self) -> None:
         """Send the buffered records without waiting.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         self.send_queue.send_open()
 
@@ -556,7 +556,7 @@ class LogWriter:
         Returns:
             The last DLSN, or None if no record was written.
 
-        Raises: RequestTimeout, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: RequestTimeout, AlreadyClosed, WriterFenced, WriteFailed.
         """
         await self.flush()
         return await self.send_queue.commit()
@@ -610,7 +610,7 @@ class LogWriter:
         Raises the writer's first error, or the error that prevented the close of the segment. The segment
         then stays open, and the next writer recovers it. All acknowledged records are kept (G2).
 
-        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: WriterFenced, WriteFailed.
         """
         if not self._closed:
             await self._finish(LogState.without_owner)
@@ -622,7 +622,7 @@ class LogWriter:
 
         After an error the log is not sealed, or it is unknown whether it is sealed.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: AlreadyClosed, WriterFenced, WriteFailed.
         """
         self.send_queue.raise_if_over()
         await self._finish(lambda state: state.with_seal().without_owner())
