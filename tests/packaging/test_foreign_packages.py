@@ -106,7 +106,7 @@ def test_package_of_our_command_that_was_installed_later_is_named_by_the_launche
     environment.install(foreign_command)
 
     assert run(environment.dlog).stdout == "an easy log\n"
-    done = run(environment.python, *RUN_LAUNCHER, "--version")
+    done = run(environment.python, *RUN_LAUNCHER, "--version", cwd=build.wheel.parent)
 
     assert done.stdout == f"dlog {VERSION}\n"
     [line] = done.stderr.splitlines()

@@ -34,7 +34,12 @@ REMOVED_OPTIONS = {
 }
 """``part.option`` of the older build that this one does not have. `REMOVED_OPTION_NAMES` of
 distributedlog/runtime/declarations/options.py has the advice for a configuration that names one."""
-NEW_SAMPLES: dict[str, str] = {}
+NEW_SAMPLES: dict[str, str] = {
+    "a log entry": "with keys and headers: the log's format number keeps the older build from reading it",
+    "a compressed log entry": "likewise",
+    "PRODUCE": "with keys and headers: sent only to a proxy that announces the feature",
+    "PRODUCE, sealed": "likewise",
+}
 """Codecs with a sample that the older build refuses, with the reason why it never receives one."""
 
 DECODE = """
