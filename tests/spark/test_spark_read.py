@@ -205,8 +205,8 @@ def test_s22_a_thousand_small_segments_are_few_tasks(spark: Any, uri: str) -> No
     [
         ({"log": "a", "lgo": "b"}, 'InvalidRequest: unknown option "lgo"; did you mean log'),
         ({"log": "a", "startingPosition": '{"a": "9.0.0"}'}, 'log "a" ends at 2.0.0, before 9.0.0'),
-        ({"log": "a", "schema": "key binary"}, 'unknown column "key": a log has log string'),
-        ({"log": "a", "schema": "txid int"}, 'column "txid" is bigint, not int'),
+        ({"log": "a", "schema": "value binary"}, 'unknown column "value": a log has log string'),
+        ({"log": "a", "schema": "txid int"}, 'column "txid" must be bigint, not int'),
         ({"log": "a", "pushdown": "yes"}, '"pushdown": \'yes\' is not true or false'),
     ],
 )  # fmt: skip

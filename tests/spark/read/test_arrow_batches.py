@@ -184,5 +184,5 @@ def test_a_column_that_is_not_there_is_refused_with_the_list() -> None:
         InvalidRequest, match='unknown column "value": a log has log string, segment bigint'
     ):
         projection([("value", "binary")], pa.schema([]), None)
-    with pytest.raises(InvalidRequest, match='"txid" is bigint, not int'):
+    with pytest.raises(InvalidRequest, match='"txid" must be bigint, not int'):
         projection([("txid", "int")], pa.schema([]), None)
