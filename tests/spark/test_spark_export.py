@@ -196,7 +196,7 @@ def test_log_with_keys_and_headers_is_not_exported(
 
     on(uri, write)
 
-    error = refused(capsys, 2, "export", "keyed", "--to", tmp_path / "archive")
+    error = refused(capsys, 5, "export", "keyed", "--to", tmp_path / "archive")
 
     assert "keys and headers" in error
 
