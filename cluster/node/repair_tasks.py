@@ -119,28 +119,19 @@ def _start_local_repairs(
 ) -> tuple[LimboRepair, OverReplication]:
     """Start the repair of this bookie's own ledgers: limbo, corrupt entries, over-replicated copies."""
     keep = failures.keep_running
-    repair_lock = trio.Lock()
-    limbo_repair = LimboRepair(
+    of_own_ledgers = (
         metadata,
         pool,
         copier,
         store.limbo,
         store.corruption_tracker,
         bookie_id,
-        repair_lock,
+        trio.Lock(),
         failures,
     )
+    limbo_repair = LimboRepair(*of_own_ledgers)
     nursery.start_soon(keep, LIMBO, limbo_repair.run)
-    corruption_repair = CorruptionRepair(
-        metadata,
-        pool,
-        copier,
-        store.limbo,
-        store.corruption_tracker,
-        bookie_id,
-        repair_lock,
-        failures,
-    )
+    corruption_repair = CorruptionRepair(*of_own_ledgers)
     nursery.start_soon(keep, "the repair of corrupt entries", corruption_repair.run)
     over_replication = OverReplication(
         metadata,
