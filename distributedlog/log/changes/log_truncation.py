@@ -1,4 +1,4 @@
-"""Truncate a log, seal it, and change its state without owning it.
+"""Truncate a log, and seal it, as a client that does not own it.
 
 The truncation point is part of the log's state. No record before it can be read (G6). It may be anywhere,
 also inside the open segment, and never decreases. Open readers receive it through their watch on the state.
@@ -9,20 +9,18 @@ last record. The log's own writer calls `LogWriter.mark_end_of_stream`. Any othe
 writer does, and then seals it.
 """
 
-from collections.abc import Callable
-
 import trio
 
 from ...metadata.model.interface import Metadata
-from ...metadata.model.transaction import Compare, Put, Transaction
+from ...metadata.model.transaction import Put, Transaction
 from ...runtime.declarations.options import quoted
-from ...runtime.interfaces.errors import EndOfStream, InvalidRequest, LogNotFound, OutcomeUnknown
+from ...runtime.interfaces.errors import EndOfStream, InvalidRequest
 from ..format.dlsn import DLSN
 from ..interfaces.segment_store import SegmentEntryStore
-from ..model.log_keys import purge_key, state_key
+from ..model.log_keys import purge_key
 from ..model.log_state import LogState
 from ..model.segment_record import SegmentRecord
-from ..model.writer_log_state import ExtraOps, no_extra_ops
+from ..model.writer_log_state import update_shared_state
 from ..read.position_search import sequence_id_at
 from ..read.segment_reader import open_segment, read_header
 from ..read.state_watch import StateWatch
@@ -132,42 +130,3 @@ async def seal(context: LogContext, log_id: int, *, takeover: bool, wait_s: floa
 
 def _is_sealed(state: LogState) -> bool:
     return state.sealed
-
-
-async def update_shared_state(
-    metadata: Metadata,
-    log_id: int,
-    name: str,
-    apply: Callable[[LogState], LogState],
-    *,
-    extra_ops: ExtraOps = no_extra_ops,
-) -> LogState:
-    """Apply an idempotent change to a log's state and return the changed state.
-
-    After a conflict or an unknown outcome the state is read again and the change is applied again. If the
-    state stays equal, nothing is written.
-
-    Args:
-        apply: Return the changed state. It must be harmless to apply it twice.
-        extra_ops: Return further operations for the same transaction, given the changed state.
-    Raises:
-        LogNotFound: The log has been deleted or is being deleted.
-    """
-    while True:
-        stored = await metadata.get(state_key(log_id))
-        if stored is None:
-            raise LogNotFound(f'log "{name}" has been deleted')
-        state = LogState.decode(stored.value)
-        if state.deleting:
-            raise LogNotFound(f'log "{name}" is being deleted')
-        changed = apply(state)
-        if changed == state:
-            return state
-        update = Transaction(
-            (Compare.version(stored.key, stored.version),), (Put(stored.key, changed.encode()),)
-        )
-        try:
-            if (await metadata.transact(update + await extra_ops(changed))).succeeded:
-                return changed
-        except OutcomeUnknown:
-            continue

@@ -1,7 +1,8 @@
 """The state of a log in its writer: the value, the version of its key, and how it is changed (H12).
 
 The epoch decides ownership, not the version of the key. After a conflict the state is read again. If the
-epoch is unchanged, the change is applied to the new value. Otherwise this writer is fenced.
+epoch is unchanged, the change is applied to the new value. Otherwise this writer is fenced. Clients that do
+not own the log make idempotent changes with `update_shared_state`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -137,3 +138,42 @@ class WriterLogState:
                 f"{self.state.epoch}"
             )
         self.state, self.version = state, stored.version
+
+
+async def update_shared_state(
+    metadata: Metadata,
+    log_id: int,
+    name: str,
+    apply: Callable[[LogState], LogState],
+    *,
+    extra_ops: ExtraOps = no_extra_ops,
+) -> LogState:
+    """Apply an idempotent change to a log's state and return the changed state.
+
+    After a conflict or an unknown outcome the state is read again and the change is applied again. If the
+    state stays equal, nothing is written.
+
+    Args:
+        apply: Return the changed state. It must be harmless to apply it twice.
+        extra_ops: Return further operations for the same transaction, given the changed state.
+    Raises:
+        LogNotFound: The log has been deleted or is being deleted.
+    """
+    while True:
+        stored = await metadata.get(state_key(log_id))
+        if stored is None:
+            raise LogNotFound(f'log "{name}" has been deleted')
+        state = LogState.decode(stored.value)
+        if state.deleting:
+            raise LogNotFound(f'log "{name}" is being deleted')
+        changed = apply(state)
+        if changed == state:
+            return state
+        update = Transaction(
+            (Compare.version(stored.key, stored.version),), (Put(stored.key, changed.encode()),)
+        )
+        try:
+            if (await metadata.transact(update + await extra_ops(changed))).succeeded:
+                return changed
+        except OutcomeUnknown:
+            continue

@@ -5,14 +5,11 @@ record is sent, the log's state gets a higher writer format, so that older progr
 Afterwards the option has no effect: the log has such records, and every program that can write it reads them.
 """
 
-from contextlib import suppress
-
 from ...metadata.model.interface import Metadata
-from ...metadata.model.transaction import Compare, Put, Transaction
-from ...runtime.interfaces.errors import InvalidRequest, LogNotFound, OutcomeUnknown
-from ..model.log_keys import state_key
+from ...runtime.interfaces.errors import InvalidRequest
 from ..model.log_state import LogState
 from ..model.stored_settings import bind_key, conf_key, formats_of
+from ..model.writer_log_state import update_shared_state
 from .settings_update import read_settings
 
 
@@ -49,17 +46,10 @@ async def permit_record_headers(metadata: Metadata, namespace: str, log_id: int,
         LogNotFound: The log was deleted.
         DistributedLogError: The metadata quorum does not answer.
     """
-    key = state_key(log_id)
-    while True:
-        stored = await metadata.get(key)
-        state = None if stored is None else LogState.decode(stored.value)
-        if stored is None or state is None or state.deleting:
-            raise LogNotFound(f'log "{name}" was deleted')
-        if state.has_record_headers:
-            return
-        await require_record_headers(metadata, namespace, log_id, name)
-        changed = Put(key, state.with_record_headers().encode())
-        with suppress(OutcomeUnknown):
-            await metadata.transact(
-                Transaction((Compare.version(key, stored.version),), (changed,))
-            )
+    state = await update_shared_state(
+        metadata, log_id, name, lambda state: state
+    )  # read and checked only
+    if state.has_record_headers:
+        return
+    await require_record_headers(metadata, namespace, log_id, name)
+    await update_shared_state(metadata, log_id, name, LogState.with_record_headers)
