@@ -42,16 +42,13 @@ from .journal_format import (
     COMPACTED_FILE_ROWS,
     DELETED,
     DROPPED,
+    FORMAT,
     LIMBO,
     SNAPSHOT_ROW,
     CompactedFileRow,
     StateSnapshotRef,
+    newer_fields,
 )
-
-FORMAT = 4
-"""The format of a position that names a state snapshot. Format 3 may list compacted files, and format 2 may
-contain the bound for removed tombstones."""
-FORMAT_WITHOUT_SNAPSHOT, FORMAT_WITHOUT_COMPACTED = 3, 2
 
 EXTENT_KEY = struct.Struct(">cQQ")
 STATE_KEY = struct.Struct(">cQ")
@@ -232,21 +229,7 @@ class IndexCheckpoint:
 
     def encode(self) -> bytes:
         """Return the position as msgpack."""
-        newer_fields: dict[str, object] = {}
-        if self.totals is not None:
-            newer_fields["totals"] = self.totals.pack()
-        if self.must_verify_below:
-            newer_fields |= {
-                "format": FORMAT_WITHOUT_COMPACTED,
-                "gone_below": self.must_verify_below,
-            }
-        if self.compacted_files:
-            newer_fields |= {
-                "format": FORMAT_WITHOUT_SNAPSHOT,
-                "cold": [list(file) for file in self.compacted_files],
-            }
-        if self.state_snapshot is not None:
-            newer_fields |= {"format": FORMAT, "base": self.state_snapshot.pack()}
+        totals = {} if self.totals is None else {"totals": self.totals.pack()}
         return pack(
             {
                 "format": 1,
@@ -261,7 +244,8 @@ class IndexCheckpoint:
                 "next_file": self.next_file_number,
                 "files": [list(file) for file in self.sealed_files],
                 "last": self.last_block_offset,
-                **newer_fields,
+                **totals,
+                **newer_fields(self.must_verify_below, self.compacted_files, self.state_snapshot),
             }
         )
 

@@ -48,8 +48,8 @@ from . import entry as entries
 
 COMMIT, HEAD, FOOTER, TRAILER = 1, 2, 3, 4
 FORMAT = 4
-"""The format of a HEAD that names a state snapshot. Format 3 may list compacted files, and format 2 may
-contain the bound for removed tombstones."""
+"""The format of a HEAD, or of a position of the index, that names a state snapshot. Format 3 may list
+compacted files, and format 2 may contain the bound for removed tombstones."""
 FORMAT_WITHOUT_SNAPSHOT, FORMAT_WITHOUT_COMPACTED = 3, 2
 
 FENCED, LIMBO, DELETED, DROPPED = 1, 2, 4, 8
@@ -166,20 +166,6 @@ class Head:
 
     def encode(self) -> bytes:
         """Return the payload of the block."""
-        newer_fields: dict[str, object] = {}
-        if self.must_verify_below:
-            # An older version relies on tombstones alone, and must not start without the removed ones.
-            newer_fields |= {
-                "format": FORMAT_WITHOUT_COMPACTED,
-                "gone_below": self.must_verify_below,
-            }
-        if self.compacted_files:
-            newer_fields |= {
-                "format": FORMAT_WITHOUT_SNAPSHOT,
-                "cold": [list(file) for file in self.compacted_files],
-            }
-        if self.state_snapshot is not None:
-            newer_fields |= {"format": FORMAT, "base": self.state_snapshot.pack()}
         return pack(
             {
                 "format": 1,
@@ -191,7 +177,7 @@ class Head:
                 "files": [list(file) for file in self.sealed_files],
                 "state_blocks": self.state_blocks,
                 "sealing_blocks": self.sealing_blocks,
-                **newer_fields,
+                **newer_fields(self.must_verify_below, self.compacted_files, self.state_snapshot),
             }
         )
 
@@ -212,6 +198,29 @@ class Head:
             tuple(value["cold"]),
             None if value["base"] is None else StateSnapshotRef(*value["base"]),
         )
+
+
+def newer_fields(
+    must_verify_below: int,
+    compacted_files: Sequence[CompactedFileRow],
+    state_snapshot: StateSnapshotRef | None,
+) -> dict[str, object]:
+    """Return the fields that later formats added to a HEAD and to the position of the index.
+
+    They have the lowest format that has them. Without them the dict is empty, and the format stays 1.
+    """
+    fields: dict[str, object] = {}
+    if must_verify_below:
+        # An older version relies on tombstones alone, and must not start without the removed ones.
+        fields |= {"format": FORMAT_WITHOUT_COMPACTED, "gone_below": must_verify_below}
+    if compacted_files:
+        fields |= {
+            "format": FORMAT_WITHOUT_SNAPSHOT,
+            "cold": [list(file) for file in compacted_files],
+        }
+    if state_snapshot is not None:
+        fields |= {"format": FORMAT, "base": state_snapshot.pack()}
+    return fields
 
 
 # --- commits --------------------------------------------------------------------------------------
