@@ -18,9 +18,8 @@ Names, settings and metadata:
                                            recreated (pure).
     model/txid_policy.py                   Fill in omitted transaction IDs, and check given ones (pure).
     model/stored_settings.py               Stored settings of a log and of a namespace (pure).
-    services/settings_update.py            Read and change stored settings.
+    services/settings_update.py            Read and change stored settings, and permit keys and headers.
     services/settings_watch.py             Watch the settings of open logs.
-    services/header_permission.py          Permit keys and headers in a log (`record_headers`).
     services/log_watch.py                  Watch the namespace for created, renamed and deleted logs.
     services/log_context.py                Clients, clocks and options that all operations of a log share.
     services/log_metrics.py                Metrics of a process, and their export to a registry.

@@ -37,8 +37,8 @@ from ..model.log_state import BYTES, GIVEN, LogState
 from ..model.segment_ranges import SegmentToken
 from ..model.segment_record import EMPTY_END, UNKNOWN, SegmentEnd
 from ..model.txid_policy import txid_order_error
-from ..services.header_permission import permit_record_headers
 from ..services.log_context import LogContext
+from ..services.settings_update import permit_record_headers
 from ..takeover.takeover import CREATE_ATTEMPTS
 from ..write.record_validation import keyed_refused_error, validate_columns
 from .app_versions import LinkContent

@@ -10,8 +10,8 @@ import trio
 from ...runtime.interfaces.errors import DistributedLogError, WriteCancelled
 from ..model.log_state import LogState
 from ..model.writer_log_state import is_retryable
-from ..services.header_permission import require_record_headers
 from ..services.lease_session import LogLock
+from ..services.settings_update import require_record_headers
 from .send_queue import SendQueue
 
 CHANGE_RETRY_S = 0.2

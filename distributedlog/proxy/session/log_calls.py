@@ -17,7 +17,7 @@ from ...log.log import Log
 from ...log.model.lock_record import lock_holder
 from ...log.model.log_keys import incarnation_text
 from ...log.namespace import LogPage, Namespace
-from ...log.services.header_permission import permit_record_headers
+from ...log.services.settings_update import permit_record_headers
 from ...metadata.model.rights import ALL_LOG_RIGHTS, MANAGE
 from ...runtime.interfaces.errors import (
     DistributedLogError,
