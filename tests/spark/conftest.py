@@ -63,6 +63,14 @@ def spark_env() -> None:
     )
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _fast_java_start() -> Iterator[None]:
+    """Have every Java start without the optimizing compiler: for tiny queries it costs more than it gains."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The session of the whole run."""
@@ -78,8 +86,7 @@ def spark() -> Iterator[Any]:
     scratch = tempfile.mkdtemp(prefix="spark-tests-")
     session = (
         builder.config("spark.driver.memory", "1g")
-        # Hundreds of tiny queries: what a compiler gains in them is less than what it costs.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        # The compilation of a query costs more than it gains, too.
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.adaptive.enabled", "false")
