@@ -38,7 +38,7 @@ async def serve_bookie_protocol(
     listeners: Mapping[str, Listener],
     store: BookieStore,
     *,
-    gate: BookieAuthorizer | None = None,
+    authorizer: BookieAuthorizer | None = None,
     missing_ledgers: FindMissingLedgers | None = None,
     ledger_statuses: QueryLedgerStatuses | None = None,
     is_registered: Callable[[], bool] = lambda: True,
@@ -51,7 +51,7 @@ async def serve_bookie_protocol(
         endpoint: The endpoint that accepts the connections.
         listeners: The open listeners, by name.
         store: The store, which the caller runs.
-        gate: Authorizes requests. By default, only the stored keys of ledgers are checked.
+        authorizer: Authorizes requests. By default, only the stored keys of ledgers are checked.
         missing_ledgers: A linearizable query of the metadata. A ledger that an add creates here and that does
             not exist in the metadata is removed again (H21). By default, there is no such check.
         ledger_statuses: A linearizable query of the statuses of ledgers, made before an add creates a ledger
@@ -62,7 +62,7 @@ async def serve_bookie_protocol(
     """
     async with trio.open_nursery() as nursery:
         read_scheduler = ReadScheduler(store.options, nursery)
-        active_authorizer = gate or BookieAuthorizer(0.0, lambda: 0.0)
+        active_authorizer = authorizer or BookieAuthorizer(0.0, lambda: 0.0)
 
         def info() -> dict[str, object]:
             return {

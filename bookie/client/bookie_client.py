@@ -33,12 +33,12 @@ T = TypeVar("T")
 class FenceResponse:
     """The answer to FENCE or READ_LAC.
 
-    ``last_entry`` is -1 for none, and ``known`` means that the ledger is not in limbo state.
+    ``last_entry`` is -1 for none, and ``proves_absence`` means that the ledger is not in limbo state.
     """
 
     lac: int
     last_entry: int
-    known: bool
+    proves_absence: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class ReadResponse:
     """The answer to READ.
 
     ``body`` has the records in ascending order, unverified, in memory of the receiver. It has all requested
-    entries up to ``complete_to`` that the bookie stores. If ``known``, the others are proven to be absent
-    there. Otherwise nothing is known of them (H9). `entry.records` decodes ``body``.
+    entries up to ``complete_to`` that the bookie stores. If ``proves_absence``, the others are proven to be
+    absent there. Otherwise nothing is known of them (H9). `entry.records` decodes ``body``.
     """
 
     complete_to: int
     lac: int
-    known: bool
+    proves_absence: bool
     body: memoryview
 
 
@@ -67,10 +67,11 @@ class LongPollResponse:
 
 @dataclass(frozen=True, slots=True)
 class EntryList:
-    """The ranges (first, count) of a ledger that a bookie stores. ``known``: the bookie has lost none."""
+    """The ranges (first, count) of a ledger that a bookie stores. ``proves_absence``: the bookie has lost
+    none."""
 
     ranges: list[tuple[int, int]]
-    known: bool
+    proves_absence: bool
 
 
 SHARED_ENTRY_BYTES_MAX = 16 * 1024
@@ -374,7 +375,7 @@ class BookieClient:
     # --- adds -------------------------------------------------------------------------------------
 
     @property
-    def leaving(self) -> tuple[int, int]:
+    def send_progress(self) -> tuple[int, int]:
         """The bytes that were sent on the connection, and the bytes that wait to be sent."""
         return self.link.sent_bytes, self.link.outgoing_bytes
 

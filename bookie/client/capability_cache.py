@@ -66,7 +66,7 @@ class CapabilityCache:
         self._credential_wanted = False
         self._wake = trio.Event()
         self._changed = trio.Event()
-        self.questions = self.answers = 0
+        self.requests_sent = self.answers_received = 0
 
     def set_mode(self, mode: str) -> None:
         """Apply the authorization mode of the cluster."""
@@ -89,8 +89,12 @@ class CapabilityCache:
             An empty value if none is needed, or if none arrived within the timeout.
         """
         with trio.move_on_after(timeout_s):
-            answers_before = self.answers
-            while self.active and not self.session_credential and self.answers == answers_before:
+            answers_before = self.answers_received
+            while (
+                self.active
+                and not self.session_credential
+                and self.answers_received == answers_before
+            ):
                 self._credential_wanted = True
                 self._wake.set()
                 await self._changed.wait()
@@ -212,7 +216,7 @@ class CapabilityCache:
             credential_wanted = self._credential_wanted
             kind, requested = self._next_request()
             question = CapabilityRequest(kind, requested)
-            self.questions += 1
+            self.requests_sent += 1
             try:
                 answer = CapabilityReply.decode(await self._request(question.encode()))
             except Exception as error:
@@ -225,7 +229,7 @@ class CapabilityCache:
                 await trio.sleep(pause.next_s())
                 continue
             pause.reset()
-            self.answers += 1
+            self.answers_received += 1
             self._apply_answer(question, answer)
             self._changed.set()
             self._changed = trio.Event()

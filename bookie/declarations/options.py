@@ -6,7 +6,7 @@ from ...runtime.declarations.options import KIB, MIB, check, option
 from ...runtime.disk.checksummed_blocks import BLOCK_BYTES_MAX
 
 PAGE_BYTES = 4 * KIB
-BESIDE_BLOCK_BYTES = 80 * KIB
+FILE_OVERHEAD_BYTES = 80 * KIB
 """The minimum space in a journal file in addition to one block: for its head, some control records and its
 end."""
 
@@ -165,4 +165,4 @@ class BookieOptions:
         Used while there is space.
         """
         size = min(self.journal_file_bytes_min, self.journal_file_bytes)
-        return max(size, self.block_bytes_max + BESIDE_BLOCK_BYTES)
+        return max(size, self.block_bytes_max + FILE_OVERHEAD_BYTES)

@@ -34,7 +34,7 @@ class DiskSpaceFacts:
     free_bytes_min: int
     reserves_missing: tuple[str, ...]
     """The roles of disks whose reserve was freed."""
-    runs_in_memory: int
+    extents_in_memory: int
     checkpoint_runs: int
     no_next_file: bool = False
     """There is no space for another journal file."""
@@ -42,7 +42,7 @@ class DiskSpaceFacts:
     """The last checkpoint found no space on the index disk."""
     requested_read_only: bool = False
     """An operator requested read-only, or the bookie is being decommissioned."""
-    suspect: bool = False
+    has_read_errors: bool = False
     """The disk had repeated read errors."""
 
 
@@ -68,7 +68,7 @@ class BookieDiskSpace:
         """All adds are refused, because too many extents wait in memory for a checkpoint."""
         self.requested_read_only = False
         """Set by an operator. `read_only` then stays set regardless of free space."""
-        self.suspect = False
+        self.has_read_errors = False
         """Set until the next start after too many read errors of the device
         (`bookie/integrity/corruption_tracker.py`)."""
         self.no_next_file = False
@@ -92,7 +92,7 @@ class BookieDiskSpace:
             no_next_file=self.no_next_file,
             checkpoint_failed=self.checkpoint_failed,
             requested_read_only=self.requested_read_only,
-            suspect=self.suspect,
+            has_read_errors=self.has_read_errors,
         )
         conditions = read_only_conditions(facts)
         conditions_before = self.conditions
@@ -147,14 +147,14 @@ def read_only_conditions(facts: DiskSpaceFacts) -> tuple[HealthCondition, ...]:
     conditions += [condition(Code.RESERVE_MISSING, disk=role) for role in facts.reserves_missing]
     if facts.requested_read_only:
         conditions.append(condition(Code.READ_ONLY_REQUESTED))
-    if facts.suspect:
+    if facts.has_read_errors:
         conditions.append(condition(Code.DISK_READ_ERRORS))
     return tuple(conditions)
 
 
 def index_is_behind(facts: DiskSpaceFacts) -> bool:
     """Whether too many extents are in memory for any add, including recovery adds."""
-    return facts.runs_in_memory > _extents_in_memory_max(facts)
+    return facts.extents_in_memory > _extents_in_memory_max(facts)
 
 
 def _extents_in_memory_max(facts: DiskSpaceFacts) -> int:

@@ -91,10 +91,10 @@ def find_record(
 
 
 SOUND_PART_RECORDS_MAX = 500
-"""The maximum records of one part from `sound_parts`, half a millisecond of hashing."""
+"""The maximum records of one part from `valid_parts`, half a millisecond of hashing."""
 
 
-def sound_parts(
+def valid_parts(
     view: memoryview | bytes, ledger_id: int, extent: ExtentLocation
 ) -> Iterator[ExtentLocation]:
     """Yield ascending parts of an extent whose records are valid. All records between them are corrupt.

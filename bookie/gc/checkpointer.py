@@ -121,7 +121,7 @@ class Checkpointer:
     async def _write_checkpoint(self, pause_s: float = 0.0) -> None:
         await self._index.find_removable_tombstones()
         position = self._current_position()
-        await self._index.checkpoint(position, rest_s=pause_s)
+        await self._index.checkpoint(position, pause_s=pause_s)
         self.first_unindexed_sequence = position.first_unindexed_sequence
         self._health.stats.checkpoints += 1
 

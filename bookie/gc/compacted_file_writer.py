@@ -146,10 +146,10 @@ class CompactedFileWriter:
         self.corrupt.append((move.ledger, move.source))
         self.first_error = self.first_error or error
 
-    def _add_to_footer(self, move: ExtentMove, view: memoryview) -> None:
+    def _add_to_footer(self, move: ExtentMove, record_bytes: memoryview) -> None:
         """Add an extent to the footer, merged with the previous one if they are contiguous.
 
-        ``view`` has the bytes of its records, for the digest of the extent in the footer.
+        ``record_bytes`` has the bytes of its records, for the digest of the extent in the footer.
         """
         previous = self._last_extent
         merged = (
@@ -160,7 +160,7 @@ class CompactedFileWriter:
         if merged is None:
             self._finish_extent()
             self._extent_hash = xxhash.xxh3_64()
-        self._extent_hash.update(view)
+        self._extent_hash.update(record_bytes)
         self._last_extent = (move.ledger, merged or move.target)
 
     def _finish_extent(self) -> None:

@@ -253,7 +253,7 @@ class Compactor:
 
     def _is_still_indexed(self, ledger_id: int, extent: ExtentLocation) -> bool:
         """Whether the map still has this extent, which a repair or a deletion of the ledger removes."""
-        stored = self._index.runs_from(ledger_id, extent.first, 1)
+        stored = self._index.extents_from(ledger_id, extent.first, 1)
         return stored == [(ledger_id, extent)]
 
     # --- moving -----------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class Compactor:
         self._journal.pinned_files |= pinned
         try:
             ranges = await self._footer_ranges_of(sources)
-            extents, is_complete = await self.relocation.runs_in(
+            extents, is_complete = await self.relocation.extents_in(
                 sources,
                 EXTENTS_MAX,
                 self._output_bytes_max,
@@ -426,7 +426,7 @@ class Compactor:
         self._journal.pinned_files |= chosen.keys()
         try:
             ranges = await self._footer_ranges_of(chosen)
-            extents, is_complete = await self.relocation.runs_in(
+            extents, is_complete = await self.relocation.extents_in(
                 chosen, 4 * EXTENTS_MAX, 1 << 62, ranges=ranges
             )
             if not is_complete:  # an extent that was not returned may be live

@@ -33,7 +33,7 @@ class ExtentRelocation:
     def __init__(self, index: Index) -> None:
         self._index = index
 
-    async def runs_in(
+    async def extents_in(
         self,
         file_numbers: Collection[int],
         extents_max: int,
@@ -67,7 +67,7 @@ class ExtentRelocation:
             extents.append((EXTENT_KEY.unpack(key)[1], extent))
             live_bytes[extent.file_number] += extent.length
         if ranges is not None and self._misses_live_bytes(live_bytes):
-            return await self.runs_in(
+            return await self.extents_in(
                 file_numbers, extents_max, bytes_max, next_pause_s=next_pause_s
             )
         return extents, True
@@ -170,7 +170,7 @@ class ExtentRelocation:
         """Count the live bytes of these files again, from the map.
 
         The map has all of their extents, and the caller holds the lock of the checkpoints. ``ranges`` is as
-        in `runs_in`.
+        in `extents_in`.
         """
         live_bytes = {number: 0 for number in self._index.live_bytes if number in file_numbers}
         async for key, value in self._pairs_in_ranges(ranges, next_pause_s):

@@ -30,7 +30,7 @@ from ..format.index_format import (
     IndexDamaged,
     decode_corruption_records,
 )
-from ..format.record_slices import merge_adjacent, sound_parts
+from ..format.record_slices import merge_adjacent, valid_parts
 from ..gc.checkpointer import Checkpointer
 from ..ledgers.ledger_table import Ledger
 from ..storage.bookie_storage import BookieStorage
@@ -52,7 +52,7 @@ class CorruptExtent:
     """An extent with some corrupt entries."""
 
     location: ExtentLocation
-    sound_parts: list[ExtentLocation]
+    valid_parts: list[ExtentLocation]
     """Ascending."""
 
     @property
@@ -60,7 +60,7 @@ class CorruptExtent:
         """First and last entry (inclusive) of its corrupt ranges."""
         ranges = []
         next_entry = self.location.first
-        for part in self.sound_parts:
+        for part in self.valid_parts:
             if part.first > next_entry:
                 ranges.append((next_entry, part.first - 1))
             next_entry = part.last + 1
@@ -71,7 +71,7 @@ class CorruptExtent:
     @property
     def corrupt_entry_count(self) -> int:
         """The number of corrupt entries."""
-        return self.location.count - sum(part.count for part in self.sound_parts)
+        return self.location.count - sum(part.count for part in self.valid_parts)
 
 
 class CorruptionTracker:
@@ -106,7 +106,7 @@ class CorruptionTracker:
     @property
     def has_read_errors(self) -> bool:
         """Whether the device fails so often that no copies should be repaired onto it."""
-        return self._space.suspect
+        return self._space.has_read_errors
 
     # --- recording --------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class CorruptionTracker:
         """Read one extent; return None if all of it is valid, or if the index no longer has it."""
         data = await self._read_extent(location)
         parts: list[ExtentLocation] = []
-        for part in sound_parts(data, ledger.id, location):
+        for part in valid_parts(data, ledger.id, location):
             parts.append(part)
             await trio.lowlevel.checkpoint()
         sound_extents = merge_adjacent(parts)
@@ -236,9 +236,9 @@ class CorruptionTracker:
         if (
             len(self._device_errors) > DEVICE_ERRORS_MAX
             and self._device_errors[0] > now - DEVICE_ERRORS_S
-            and not self._space.suspect
+            and not self._space.has_read_errors
         ):
-            self._space.suspect = True
+            self._space.has_read_errors = True
             self._space.check()
 
     # --- dropping ---------------------------------------------------------------------------------
@@ -284,6 +284,6 @@ class CorruptionTracker:
                     )
                 )
         await self._checkpointer.replace_extents(
-            ledger, [(candidate.location, candidate.sound_parts) for candidate in unchanged]
+            ledger, [(candidate.location, candidate.valid_parts) for candidate in unchanged]
         )
         return unchanged

@@ -51,7 +51,7 @@ class LimboLedgers:
         return self._ledgers.limbo_below == LIMBO_ALL
 
     @property
-    def known_bound(self) -> int:
+    def limbo_bound(self) -> int:
         """The ID below which unknown ledgers are in limbo state; 0 for none, or without a bound yet."""
         return 0 if self.includes_all else self._ledgers.limbo_below
 
@@ -132,7 +132,7 @@ class LimboLedgers:
             TooBusy: Its copy is being dropped, or was, so the entries that were read back may be missing.
         """
         ledger = self._ledgers.get_or_make(ledger_id)
-        ledger.learn_key(key)
+        ledger.set_key_if_unknown(key)
         if ledger.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
         if ledger.removing or ledger.flags & jb.DROPPED:

@@ -39,11 +39,9 @@ class ReplicaRemoval:
             or ledger.pending_extents
         ):
             return -1
-        return (
-            -1 if ledger.limbo and not self.is_fence_marker(ledger_id) else ledger.last_added_entry
-        )
+        return -1 if ledger.limbo and not self.is_stub(ledger_id) else ledger.last_added_entry
 
-    def is_fence_marker(self, ledger_id: int) -> bool:
+    def is_stub(self, ledger_id: int) -> bool:
         """Whether the ledger is a stub."""
         flags = self._ledgers.flags_of(ledger_id)
         return flags is not None and flags & (jb.DROPPED | jb.DELETED) == jb.DROPPED

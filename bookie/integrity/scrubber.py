@@ -118,7 +118,7 @@ class Scrubber:
         """Verify some extents from the present position on, and wait for the time that this may take."""
         progress = self.progress
         cost = 0
-        extents = self._index.runs_from(progress.ledger, progress.entry, EXTENTS_PER_BATCH)
+        extents = self._index.extents_from(progress.ledger, progress.entry, EXTENTS_PER_BATCH)
         for ledger_id, extent in extents:
             # An extent that cannot be verified is skipped. The next pass tries it again.
             unit = f"the scrub of ledger {ledger_id} from entry {extent.first}"

@@ -156,7 +156,7 @@ class Ledger:
         if key and self.key and not hmac.compare_digest(self.key, key):
             raise WrongLedgerKey(f"ledger {self.id}: the presented key is not the ledger's")
 
-    def learn_key(self, key: bytes) -> None:
+    def set_key_if_unknown(self, key: bytes) -> None:
         """Take over the key if the ledger has none yet. Raises `WrongLedgerKey` if it has another one."""
         self.check_key(key)
         if not self.key:
@@ -468,7 +468,7 @@ class IncomingStream:
     recovery: bool
     fragment_epoch: int
     owner: StreamOwner
-    taken: int = 0
+    accepted: int = 0
     """The number of records that were put into the buffer, or that were stored already."""
     loaded_extent: LoadedExtent | None = None
     """Bytes that were read from the device, for comparison with duplicates."""

@@ -261,14 +261,14 @@ def decode_block(block: blocks.Block, name: str, bookie_id: str) -> ReplayedBloc
 
 
 def decide(
-    candidates: Iterable[ReplayedBlock], *, from_sequence: int, attested_sequence: int = 0
+    candidates: Iterable[ReplayedBlock], *, from_sequence: int, recorded_sequence: int = 0
 ) -> ReplayDecision:
     """Select the blocks that count.
 
     Args:
         candidates: The valid blocks, in order of file and offset.
         from_sequence: All lower sequences were synced.
-        attested_sequence: A sequence that the metadata quorum has recorded as synced; 0 if there is none.
+        recorded_sequence: A sequence that the metadata quorum has recorded as synced; 0 if there is none.
     """
     not_overwritten = _drop_overwritten_blocks(
         [block for block in candidates if block.sequence >= from_sequence]
@@ -276,7 +276,7 @@ def decide(
     tail = 1 << 63
     # A block in the cut tail does not count, but its statement about earlier syncs is true.
     durable_floor = max(
-        (from_sequence - 1, attested_sequence, *(block.durable_to for block in not_overwritten))
+        (from_sequence - 1, recorded_sequence, *(block.durable_to for block in not_overwritten))
     )
     while True:
         skipped = skipped_ranges(block for block in not_overwritten if block.sequence < tail)

@@ -73,25 +73,25 @@ class BookieAuthorizer:
         """The value of `is_cut_off` at the last check."""
         self._listeners: dict[Callable[[], None], None] = {}
 
-    def hear(self, said: BookieKeysReply) -> None:
+    def apply_reply(self, reply: BookieKeysReply) -> None:
         """Apply an answer of the leader.
 
         If anything changed, all connections check their streams and polls again.
         """
         self._updated_at = trio.current_time()
-        revoked_at_revision = dict(said.revoked_at_revisions)
+        revoked_at_revision = dict(reply.revoked_at_revisions)
         if (self.mode, self._generations, self._revoked_at_revision) == (
-            said.mode,
-            said.generations,
+            reply.mode,
+            reply.generations,
             revoked_at_revision,
         ):
             return
         self.mode, self._generations, self._revoked_at_revision = (
-            said.mode,
-            said.generations,
+            reply.mode,
+            reply.generations,
             revoked_at_revision,
         )
-        self.enforcing = bool(said.generations) or said.mode == "required"
+        self.enforcing = bool(reply.generations) or reply.mode == "required"
         self._notify_change()
 
     def _notify_change(self) -> None:
@@ -142,7 +142,8 @@ class BookieAuthorizer:
         return Welcome(principal, valid_s=remaining_s)
 
     def proves(self, principal: str, kind: CapabilityKind, ledger: int, key: bytes) -> bool:
-        """Whether ``key`` is a capability of that principal for this kind of access to the ledger."""
+        """Whether ``key_to_check`` is a capability of that principal for this kind of access to the
+        ledger."""
         revoked_at_revision = self._revoked_at_revision.get(principal, 0)
         if is_capability(key, self._generations, kind, ledger, principal, revoked_at_revision):
             return True
@@ -177,7 +178,7 @@ class PresentedCapabilities:
         self._verified: dict[tuple[int, CapabilityKind], bytes] = {}
         self._version = authorizer.version
 
-    def key(self, kind: CapabilityKind, ledger: int, presented_key: bytes) -> bytes:
+    def key_to_check(self, kind: CapabilityKind, ledger: int, presented_key: bytes) -> bytes:
         """Return the key to check in the store.
 
         Returns:

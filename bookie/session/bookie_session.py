@@ -156,7 +156,7 @@ class BookieSession:
             return
         kind = CapabilityKind.RECOVER if request.recovery else CapabilityKind.ADD
         try:
-            key = self._presented.key(kind, request.ledger, request.key)
+            key = self._presented.key_to_check(kind, request.ledger, request.key)
         except CapabilityOutdated as error:  # before the ledger's state is read
             self._refuse_stream(number, error, 0)
             return
@@ -175,12 +175,12 @@ class BookieSession:
         for number, stream in self._streams.items():
             kind = CapabilityKind.RECOVER if stream.recovery else CapabilityKind.ADD
             try:
-                self._presented.key(kind, stream.ledger.id, self._stream_keys[number])
+                self._presented.key_to_check(kind, stream.ledger.id, self._stream_keys[number])
             except CapabilityOutdated as error:
                 self._add_handler.refuse(stream, error)
         for poll, presented_key in list(self._long_polls.items()):
             try:
-                self._presented.key(CapabilityKind.READ, poll.ledger.id, presented_key)
+                self._presented.key_to_check(CapabilityKind.READ, poll.ledger.id, presented_key)
             except CapabilityOutdated as error:
                 self._store.long_polls.remove(poll)
                 self.on_poll_done(poll, error)
@@ -197,7 +197,7 @@ class BookieSession:
             single_item = iter(((number, len(body)),))
             if self._add_handler.add_single_entries(self._streams, single_item, body, 0) is None:
                 return
-            accepted_bytes = self._add_handler.take(stream, body, self._resume)
+            accepted_bytes = self._add_handler.add_records(stream, body, self._resume)
         if accepted_bytes < len(body):
             self._defer(stream, body[accepted_bytes:])
 
@@ -232,7 +232,7 @@ class BookieSession:
             return
         while self._deferred:
             stream, body = self._deferred[0]
-            accepted_bytes = self._add_handler.take(stream, memoryview(body), self._resume)
+            accepted_bytes = self._add_handler.add_records(stream, memoryview(body), self._resume)
             self._group_commit.wake()
             self._store.stats.deferred_bytes -= accepted_bytes
             if accepted_bytes < len(body):
@@ -297,7 +297,7 @@ class BookieSession:
 
     def _on_read_lac(self, ident: int, request: m.LedgerRequest) -> None:
         try:
-            key = self._presented.key(CapabilityKind.LIST, request.ledger, request.key)
+            key = self._presented.key_to_check(CapabilityKind.LIST, request.ledger, request.key)
             self._reply_ends(ident, self._ledgers.get_known(request.ledger, key))
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
@@ -324,7 +324,7 @@ class BookieSession:
             return poll
 
         try:
-            key = self._presented.key(CapabilityKind.READ, request.ledger, request.key)
+            key = self._presented.key_to_check(CapabilityKind.READ, request.ledger, request.key)
             self._store.add_long_poll(waiter_of, request.ledger, key)
         except DistributedLogError as error:
             for poll in [each for each in self._long_polls if each.ident == ident]:

@@ -133,7 +133,7 @@ class SessionReads:
                 on_fenced(fenced_ledger)
 
         try:
-            key = self._presented.key(CapabilityKind.RECOVER, ledger, presented_key)
+            key = self._presented.key_to_check(CapabilityKind.RECOVER, ledger, presented_key)
         except CapabilityOutdated as error:
             self._link.reply_error(ident, error)
         else:
@@ -202,7 +202,7 @@ class SessionReads:
 
     def _serve_read(self, pending_read: _PendingRead) -> int:
         request = pending_read.request
-        key = self._presented.key(CapabilityKind.READ, request.ledger, request.key)
+        key = self._presented.key_to_check(CapabilityKind.READ, request.ledger, request.key)
         ledger = self._store.ledgers.get_known(request.ledger, key)
         last = request.last if request.past_lac else min(request.last, ledger.lac)
         bytes_max = min(request.bytes_max, self._options.reply_bytes_max)
@@ -252,7 +252,7 @@ class SessionReads:
 
     def _serve_listing(self, listing: _PendingListing) -> int:
         request = listing.request
-        key = self._presented.key(CapabilityKind.LIST, request.ledger, request.key)
+        key = self._presented.key_to_check(CapabilityKind.LIST, request.ledger, request.key)
         ledger = self._store.ledgers.get_known(request.ledger, key)
         ranges, listing.next_entry = self._store.ranges(
             ledger, listing.next_entry, EXTENTS_PER_REPLY_MAX

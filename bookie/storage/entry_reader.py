@@ -120,8 +120,8 @@ class JournalFiles:
 class EntryReader:
     """Finds entry records by ledger and entry, and collects them for replies."""
 
-    def __init__(self, ring: JournalBuffer, files: JournalFiles, index: Index) -> None:
-        self._buffer = ring
+    def __init__(self, buffer: JournalBuffer, files: JournalFiles, index: Index) -> None:
+        self._buffer = buffer
         self._files = files
         self._index = index
         self._resume_offsets: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()

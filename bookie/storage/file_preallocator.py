@@ -13,7 +13,7 @@ from ...runtime.disk import checksummed_blocks as blocks
 from ...runtime.interfaces.errors import DiskFull, TooBusy
 from ...runtime.interfaces.host import Disk, File
 from ...runtime.interfaces.log_lines import get_logger
-from ..declarations.options import BESIDE_BLOCK_BYTES, BookieOptions
+from ..declarations.options import FILE_OVERHEAD_BYTES, BookieOptions
 from ..disk.bookie_disk_space import BookieDiskSpace
 from ..disk.disk_reserve import Reserve
 from ..format.journal_format import file_name
@@ -128,7 +128,7 @@ class FilePreallocator:
     @property
     def file_bytes_min(self) -> int:
         """The minimum file size that leaves space for blocks after the states."""
-        bytes_min = 2 * self.state_bytes + self._options.block_bytes_max + BESIDE_BLOCK_BYTES
+        bytes_min = 2 * self.state_bytes + self._options.block_bytes_max + FILE_OVERHEAD_BYTES
         return max(self._options.first_file_bytes, bytes_min // blocks.ALIGN * blocks.ALIGN)
 
     async def create_from_reserve(self, number: int) -> NewFile | None:

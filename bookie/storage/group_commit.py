@@ -211,7 +211,7 @@ class GroupCommit:
             self._long_polls.on_ledger_changed(ledger)
         for callback in block.after_sync:
             callback()
-        if self._journal.last_block_unattested:
+        if self._journal.last_sync_unproven:
             self.proof_wanted.set()
         self._serve_block_requests()
         if self._capacity_waiters and not self.is_full:
@@ -232,14 +232,14 @@ class GroupCommit:
         """
         idle_s = IDLE_WATERMARK_S
         while True:
-            if not (self._journal.last_block_unattested or self.has_dirty_lacs):
+            if not (self._journal.last_sync_unproven or self.has_dirty_lacs):
                 self.proof_wanted = trio.Event()
                 await self.proof_wanted.wait()
             due = max(self._journal.last_sync_at, trio.current_time() - idle_s / 2) + idle_s
             await trio.sleep_until(due)
             if self._buffer.has_work or trio.current_time() < self._journal.last_sync_at + idle_s:
                 continue
-            if self._journal.last_block_unattested or self.has_dirty_lacs:
+            if self._journal.last_sync_unproven or self.has_dirty_lacs:
                 self.flush_lacs()
                 self.request_block(_mark_watermark)
 

@@ -288,7 +288,9 @@ class Index:
         else:
             self.extra_values[key] = value
 
-    def runs_from(self, ledger_id: int, entry: int, limit: int) -> list[tuple[int, ExtentLocation]]:
+    def extents_from(
+        self, ledger_id: int, entry: int, limit: int
+    ) -> list[tuple[int, ExtentLocation]]:
         """Return extents of the map with their ledger IDs, in order of ledger and entry.
 
         The first one begins at or after ``entry`` of the ledger. Raises `IndexDamaged`.
@@ -429,14 +431,14 @@ class Index:
         finally:
             self._digest_scan = None
 
-    async def checkpoint(self, position: IndexCheckpoint, *, rest_s: float = 0.0) -> None:
+    async def checkpoint(self, position: IndexCheckpoint, *, pause_s: float = 0.0) -> None:
         """Write the changes in memory, and the position, in one synced transaction.
 
         The state at the call is written. Later changes are left to the next checkpoint.
 
         Args:
             position: The new position of the index.
-            rest_s: The pause between two slices, for other work. Without effect if extents are added faster
+            pause_s: The pause between two slices, for other work. Without effect if extents are added faster
                 than they are written.
         Raises:
             DiskFull: Nothing was written. The caller may call `checkpoint` again.
@@ -459,9 +461,9 @@ class Index:
             ledger.frozen_extents, ledger.extents = ledger.extents, None
         puts: list[tuple[bytes, bytes]] = []
         try:
-            await self._add_state_puts(dirty_ledgers, puts, rest_s)
+            await self._add_state_puts(dirty_ledgers, puts, pause_s)
             self._drop_frozen(frozen_ledgers, deleted_ledgers)
-            added_bytes_by_file = await self._add_extent_puts(frozen_ledgers, puts, totals, rest_s)
+            added_bytes_by_file = await self._add_extent_puts(frozen_ledgers, puts, totals, pause_s)
             deletes = await self._extent_keys_of_deleted(deleted_ledgers, totals)
             if self._removed_files:
                 await self._add_extent_keys_of_removed_files(

@@ -73,7 +73,7 @@ class Journal:
     def __init__(
         self,
         disk: Disk,
-        ring: JournalBuffer,
+        buffer: JournalBuffer,
         options: BookieOptions,
         *,
         identity: jb.JournalIdentity,
@@ -84,7 +84,7 @@ class Journal:
         self._disk = disk
         self._space = space
         self.preallocator = FilePreallocator(disk, options, space, reserve)
-        self._ring = ring
+        self._buffer = buffer
         self._options = options
         self.bookie_id, self.seed = identity.bookie_id, identity.seed
         self._ledgers = ledgers
@@ -123,7 +123,7 @@ class Journal:
         them."""
         self.commit_times: list[float] | None = None
         """A list to which each commit's duration in seconds is added, or None."""
-        self.last_block_unattested = False
+        self.last_sync_unproven = False
         """Whether no later block proves that the last block with content was synced."""
         self.file_bytes: dict[int, int] = {}
         """The bytes of each existing file on the device. Compacted files may have freed pages."""
@@ -175,11 +175,11 @@ class Journal:
         """Record that all replayed blocks that were not known to be synced have been copied and synced."""
         self._watermark_frozen = False
         self.durable_to = self.next_sequence - 1
-        self.last_block_unattested = True
+        self.last_sync_unproven = True
 
     async def flush(self, on_synced: Callable[[CommitBlock, int, int], None]) -> None:
         """Commit all collected blocks, before `run` starts."""
-        while self._ring.has_work:
+        while self._buffer.has_work:
             await self._commit_one(on_synced)
 
     # --- serving ----------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Journal:
             nursery.start_soon(self.preallocator.run)
             nursery.start_soon(self.preallocation.run)
             while True:
-                if not self._ring.has_work:
+                if not self._buffer.has_work:
                     if self._shrink_wanted:
                         await self._shrink_file()
                         continue
@@ -213,7 +213,7 @@ class Journal:
                 before_commit()
                 await self._commit_one(on_synced)
                 if (
-                    self._ring.has_work
+                    self._buffer.has_work
                 ):  # with inline syncs, no other task has run since the last commit
                     await trio.lowlevel.checkpoint()
 
@@ -241,8 +241,8 @@ class Journal:
         if not self._idle or self._wake.is_set() or file is None or not file.syncs_inline:
             return False
         before_commit()
-        block_to_commit = self._ring.only_block
-        length = 0 if block_to_commit is None else self._ring.padded_length(block_to_commit)
+        block_to_commit = self._buffer.only_block
+        length = 0 if block_to_commit is None else self._buffer.padded_length(block_to_commit)
         if block_to_commit is None or not 0 < length <= INLINE_BLOCK_BYTES_MAX:
             return False
         offset = self._offset
@@ -251,7 +251,7 @@ class Journal:
         ):
             return False
         try:
-            block = self._ring.take()
+            block = self._buffer.take()
             self._assign_position(block)
             began_at = trio.current_time()
             file.write_synced_now(offset, block.buffer.view[block.start : block.start + length])
@@ -265,7 +265,7 @@ class Journal:
         return True
 
     async def _commit_one(self, on_synced: Callable[[CommitBlock, int, int], None]) -> None:
-        block = self._ring.take()
+        block = self._buffer.take()
         shift = 0
         if block.padded_length:
             shift = await self._write(block)
@@ -279,7 +279,7 @@ class Journal:
         shift: int,
         on_synced: Callable[[CommitBlock, int, int], None],
     ) -> None:
-        self._ring.synced(block)
+        self._buffer.synced(block)
         self.counters.commits += 1
         on_synced(block, self.number, shift)
 
@@ -317,7 +317,7 @@ class Journal:
             block.buffer.view,
             block.start,
             kind=jb.COMMIT,
-            payload_bytes=self._ring.payload_bytes(block),
+            payload_bytes=self._buffer.payload_bytes(block),
             start_count=self.start_count,
             sequence=self.next_sequence,
             durable_to=self.durable_to,
@@ -325,7 +325,7 @@ class Journal:
             file_offset=self._offset,
             seed=self.seed,
         )
-        self._ring.on_block_positioned(block, self.number, self._offset)
+        self._buffer.on_block_positioned(block, self.number, self._offset)
 
     def _record_written_block(self, block: CommitBlock) -> int:
         """Record a durable block; return the difference between its offset in the file and in its buffer."""
@@ -346,7 +346,7 @@ class Journal:
             )
         self._advance_offset(length)
         self._record_sync(length)
-        self.last_block_unattested = bool(block.pending_extents or block.control_records)
+        self.last_sync_unproven = bool(block.pending_extents or block.control_records)
         return shift
 
     def _advance_offset(self, length: int) -> None:
@@ -407,7 +407,7 @@ class Journal:
         remaining_bytes = (
             self._limit - self._offset - _footer_bytes(len(self._footer_extents)) - jb.TRAILER_SPACE
         )
-        return 2 * (self._ring.unsynced_bytes + length) + reserved_bytes <= remaining_bytes
+        return 2 * (self._buffer.unsynced_bytes + length) + reserved_bytes <= remaining_bytes
 
     def check_idle(self) -> None:
         """After an idle time, replace a large file by a short one."""
@@ -418,7 +418,7 @@ class Journal:
             and is_oversized
             and self.preallocator.has_file
             and not self._space.no_next_file
-            and not self._ring.has_work
+            and not self._buffer.has_work
         ):
             self._shrink_wanted = True
             self._wake.set()

@@ -54,7 +54,7 @@ class AddHandler:
 
         ``on_corruption`` receives entries (ledger, first, last) whose stored records are corrupt.
         """
-        self._ring = storage.buffer
+        self._buffer = storage.buffer
         self._journal = storage.journal
         self._group_commit = group_commit
         self._index = storage.index
@@ -106,7 +106,7 @@ class AddHandler:
         stream = IncomingStream(number, ledger, recovery, fragment_epoch, owner)
         ledger.stream_count += 1
         try:
-            ledger.learn_key(key)
+            ledger.set_key_if_unknown(key)
         except WrongLedgerKey as error:
             self.refuse(stream, error)
         else:
@@ -150,7 +150,7 @@ class AddHandler:
             stream.refused, stream.accepting = True, False
             self._discard_deferred(stream)
             self._stats.refusals += 1
-            stream.owner.on_refused(stream, error, stream.taken)
+            stream.owner.on_refused(stream, error, stream.accepted)
 
     def _record_new_ledger(self, stream: IncomingStream, block: CommitBlock) -> None:
         """Put the state of a new ledger, with its key, into the block of its first record.
@@ -200,7 +200,7 @@ class AddHandler:
     def _on_lookup_done(self, stream: IncomingStream, status: LedgerStatus | None) -> None:
         """Add the deferred records or refuse the stream.
 
-        `take` checks the flags of the ledger after this (H95).
+        `add_records` checks the flags of the ledger after this (H95).
         """
         if stream.refused:
             return
@@ -224,7 +224,9 @@ class AddHandler:
         stream.accepting = True
         while stream.deferred_frames:
             body = stream.deferred_frames.pop(0)
-            added_bytes = self.take(stream, memoryview(body), partial(self._add_deferred, stream))
+            added_bytes = self.add_records(
+                stream, memoryview(body), partial(self._add_deferred, stream)
+            )
             self._stats.deferred_bytes -= added_bytes
             if added_bytes < len(body):
                 stream.deferred_frames.insert(0, body[added_bytes:])
@@ -238,7 +240,9 @@ class AddHandler:
 
     # --- records ----------------------------------------------------------------------------------
 
-    def take(self, stream: IncomingStream, body: memoryview, resume: Callable[[], None]) -> int:
+    def add_records(
+        self, stream: IncomingStream, body: memoryview, resume: Callable[[], None]
+    ) -> int:
         """Verify the records of one ADD frame and put them into the journal buffer.
 
         The commit is left to `GroupCommit.commit_adds`, which is called for all frames of a receive at once.
@@ -256,9 +260,9 @@ class AddHandler:
             return size_bytes
         ledger = stream.ledger
         refusal = self.refusal(stream)
-        if refusal is None and size_bytes > self._ring.entry_bytes_max:
+        if refusal is None and size_bytes > self._buffer.entry_bytes_max:
             refusal = RecordTooLarge(
-                f"{size_bytes} bytes in one frame, but at most {self._ring.entry_bytes_max} are allowed"
+                f"{size_bytes} bytes in one frame, but at most {self._buffer.entry_bytes_max} are allowed"
             )
         if (
             refusal is None
@@ -269,9 +273,9 @@ class AddHandler:
         if refusal is not None:
             self.refuse(stream, refusal)
             return size_bytes
-        is_over_limit = self._ring.unsynced_bytes + size_bytes > self._unsynced_bytes_max
-        block = self._ring.block_for_records(size_bytes)
-        if block is None or (is_over_limit and self._ring.unsynced_bytes):
+        is_over_limit = self._buffer.unsynced_bytes + size_bytes > self._unsynced_bytes_max
+        block = self._buffer.block_for_records(size_bytes)
+        if block is None or (is_over_limit and self._buffer.unsynced_bytes):
             self._group_commit.call_when_capacity(resume)
             self._journal.wake()
             return 0
@@ -354,8 +358,8 @@ class AddHandler:
             self._append_records(block, ledger, first_entry, count, body[start:position])
             accepted += count
         if accepted:
-            stream.taken += accepted
-            block.acks[stream] = stream.taken
+            stream.accepted += accepted
+            block.acks[stream] = stream.accepted
             if highest_lac > block.highest_lacs.get(ledger, ledger.lac):
                 block.highest_lacs[ledger] = highest_lac
             if highest_lac >= ledger.lac:
@@ -378,7 +382,7 @@ class AddHandler:
         """Put contiguous records, each of a different stream, into the journal buffer.
 
         It stops at the first record that needs a decision. With a thousand busy logs, this is the path of
-        every entry: one loop and one copy for a frame. As for `take`, the commit is left to
+        every entry: one loop and one copy for a frame. As for `add_records`, the commit is left to
         `GroupCommit.commit_adds`.
 
         Args:
@@ -386,10 +390,10 @@ class AddHandler:
             items: The stream number and the bytes of each record.
             offset: The offset of the first record in ``buffer``.
         Returns:
-            The stream number, start and end of the first record that `take` must handle. It has been consumed
-            from ``items``. None if all records were added.
+            The stream number, start and end of the first record that `add_records` must handle. It has been
+            consumed from ``items``. None if all records were added.
         """
-        ring = self._ring
+        journal_buffer = self._buffer
         block: CommitBlock | None = None
         start_offset = offset
         copied_bytes = position = block_limit = payload_total = count = 0
@@ -417,10 +421,13 @@ class AddHandler:
                 ):
                     return number, offset, record_end
                 if position + size_bytes > block_limit:
-                    if block is not None or (block := ring.block_for_records(size_bytes)) is None:
+                    if (
+                        block is not None
+                        or (block := journal_buffer.block_for_records(size_bytes)) is None
+                    ):
                         return number, offset, record_end
                     position = block.end
-                    block_limit = ring.records_end_max(block, self._unsynced_bytes_max)
+                    block_limit = journal_buffer.records_end_max(block, self._unsynced_bytes_max)
                     if position + size_bytes > block_limit:
                         return number, offset, record_end
                     view, pending_extents = block.buffer.view, block.pending_extents
@@ -438,7 +445,7 @@ class AddHandler:
                     ledger.pending_extents.append(pending_extent)  # in order: the ID is the highest
                     last_ledger_id = record_ledger_id
                 ledger.last_added_entry = entry
-                stream.taken = acks[stream] = stream.taken + 1
+                stream.accepted = acks[stream] = stream.accepted + 1
                 if lac >= ledger.lac:
                     ledger.lac_unjournaled = False
                     if lac > ledger.lac and lac > lacs.get(ledger, -1):
@@ -450,7 +457,7 @@ class AddHandler:
             return None
         finally:
             if block is not None and copied_bytes:
-                ring.append(block, buffer[start_offset : start_offset + copied_bytes])
+                journal_buffer.append(block, buffer[start_offset : start_offset + copied_bytes])
                 stats = self._stats
                 stats.bytes += copied_bytes
                 stats.adds += count
@@ -460,7 +467,7 @@ class AddHandler:
     def _append_records(
         self, block: CommitBlock, ledger: Ledger, first: int, count: int, records: memoryview
     ) -> None:
-        position = self._ring.append(block, records)
+        position = self._buffer.append(block, records)
         length = len(records)
         self._stats.bytes += length
         if block.pending_extents:

@@ -38,15 +38,15 @@ class IndexRebuild:
         verifier = self._verifier
         if not self._file_names:
             if verifier.has_served:
-                verifier.lose("there is no journal file, and no index")
+                verifier.record_loss("there is no journal file, and no index")
             decision = decide(
-                [], from_sequence=1, attested_sequence=verifier.plausible_attested_sequence([], 1)
+                [], from_sequence=1, recorded_sequence=verifier.plausible_recorded_sequence([], 1)
             )
             return ReplayedJournal(decision, {}, 0, 0, 0)
         scanned, base_file = await self._scan_to_newest_head()
         all_blocks = [block for number in sorted(scanned) for block in scanned[number]]
         if base_file is None and (verifier.has_served or all_blocks):
-            verifier.lose("no journal file has a complete head, and there is no index")
+            verifier.record_loss("no journal file has a complete head, and there is no index")
         head_block = scanned[base_file][0] if base_file is not None else None
         first_sequence = (
             head_block.sequence if head_block else min((b.sequence for b in all_blocks), default=1)
@@ -63,7 +63,7 @@ class IndexRebuild:
         decision = decide(
             all_blocks,
             from_sequence=first_sequence,
-            attested_sequence=verifier.plausible_attested_sequence(all_blocks, first_sequence),
+            recorded_sequence=verifier.plausible_recorded_sequence(all_blocks, first_sequence),
         )
         sealed_files = {number: (a, b) for number, a, b in head.sealed_files} if head else {}
         replay = ReplayedJournal(decision, sealed_files, base_file or 0, 0, 0)
@@ -159,7 +159,7 @@ class IndexRebuild:
                     self._ledgers.set_state(ledger, state.flags, state.a, state.key)
                     self._index.mark_state_dirty(ledger)
         except CorruptData as error:
-            self._verifier.lose(f"the states of the ledgers cannot be read ({error})")
+            self._verifier.record_loss(f"the states of the ledgers cannot be read ({error})")
 
     async def _index_journal_file(
         self,
@@ -186,7 +186,7 @@ class IndexRebuild:
             and not is_in_ranges(block.sequence, skipped)
         ]
         if len(blocks) != len(expected_sequences):
-            self._verifier.lose(
+            self._verifier.record_loss(
                 f"{len(expected_sequences) - len(blocks)} blocks of {self._file_names[number]} are missing"
             )
         for block in blocks:
@@ -220,7 +220,7 @@ class IndexRebuild:
                 )
                 await self._index_if_live(extent, compacted.number)
             return
-        self._verifier.lose(
+        self._verifier.record_loss(
             f"{compacted_file_name(compacted.number)} has no valid footer, and there is no index"
         )
         async for ledger_id, location in scan_records(self._disk, compacted):

@@ -75,7 +75,7 @@ class JournalVerifier:
         disk: Disk,
         listing: JournalDirectoryListing,
         identity: JournalIdentity,
-        attested_sequence: int,
+        recorded_sequence: int,
         sync_point_unknown_reason: str,
         ledgers: LedgerTable,
         index: Index,
@@ -89,7 +89,7 @@ class JournalVerifier:
         self.bookie_id, self.seed = identity.bookie_id, identity.seed
         self.has_served = identity.has_served
         """Whether this bookie has served. An empty journal is then a loss, not an interrupted first start."""
-        self.attested_sequence = attested_sequence
+        self.recorded_sequence = recorded_sequence
         """The durable sequence that is recorded in the metadata quorum; 0 if there is none."""
         self.removed: set[int] = set()
         self.loss_reasons: list[str] = (
@@ -126,7 +126,7 @@ class JournalVerifier:
         decision = decide(
             blocks,
             from_sequence=checkpoint.first_unindexed_sequence,
-            attested_sequence=self.plausible_attested_sequence(
+            recorded_sequence=self.plausible_recorded_sequence(
                 blocks, checkpoint.first_unindexed_sequence
             ),
         )
@@ -165,15 +165,15 @@ class JournalVerifier:
         description = f"journal file {number}, which is indexed up to {checkpoint.offset},"
         if number not in self.names:
             self.missing_files.add(number)
-            self.lose(f"{description} is missing")
+            self.record_loss(f"{description} is missing")
             return
         head = await self._read_block_at(number, 0)
         if head is None or head.head is None or head.sequence != checkpoint.first_sequence:
-            self.lose(f"{description} does not begin with the expected block")
+            self.record_loss(f"{description} does not begin with the expected block")
         elif checkpoint.last_block_offset >= 0:
             last = await self._read_block_at(number, checkpoint.last_block_offset)
             if last is None or last.sequence != checkpoint.first_unindexed_sequence - 1:
-                self.lose(
+                self.record_loss(
                     f"{description} is incomplete there: it was truncated, damaged, or is an older copy"
                 )
 
@@ -228,7 +228,7 @@ class JournalVerifier:
 
         def on_unreadable(error: CorruptData) -> None:
             # An unreadable part is not a torn tail, even at the end of a file: it may have been synced.
-            self.lose(f"{self.names[number]} cannot be read ({error})", number)
+            self.record_loss(f"{self.names[number]} cannot be read ({error})", number)
 
         scanned = await scan_file(
             self.disk,
@@ -243,7 +243,7 @@ class JournalVerifier:
             self.blank_files.add(number)
         return scanned.blocks
 
-    def lose(self, reason: str, number: int = 0) -> None:
+    def record_loss(self, reason: str, number: int = 0) -> None:
         """Record that synced data may be lost; `verify` then puts all ledgers into limbo state.
 
         Only the first reason per file is kept.
@@ -258,16 +258,16 @@ class JournalVerifier:
             )
             self.loss_reasons.append(reason)
 
-    def plausible_attested_sequence(self, blocks: list[ReplayedBlock], from_sequence: int) -> int:
+    def plausible_recorded_sequence(self, blocks: list[ReplayedBlock], from_sequence: int) -> int:
         """Return the recorded durable sequence, or 0 if it is not plausible."""
         end = max((block.sequence for block in blocks), default=from_sequence)
-        if self.attested_sequence > end + SEQUENCE_LEAP_MAX:
-            self.lose(
-                f"the cluster has recorded that block {self.attested_sequence} was synced here, but the"
+        if self.recorded_sequence > end + SEQUENCE_LEAP_MAX:
+            self.record_loss(
+                f"the cluster has recorded that block {self.recorded_sequence} was synced here, but the"
                 f" journal ends at {end}: that cannot be"
             )
-            self.attested_sequence = 0
-        return self.attested_sequence
+            self.recorded_sequence = 0
+        return self.recorded_sequence
 
     def _check_missing_blocks(self, decision: ReplayDecision) -> None:
         """Record the loss of synced blocks that the replay did not find.
@@ -284,12 +284,12 @@ class JournalVerifier:
         reason = f"synced blocks of the journal are missing: {missing}"
         if len(decision.lost_ranges) > RANGES_SHOWN_MAX:
             reason += f" and {len(decision.lost_ranges) - RANGES_SHOWN_MAX} more ranges"
-        if decision.lost_ranges[-1][1] == decision.durable_to == self.attested_sequence:
+        if decision.lost_ranges[-1][1] == decision.durable_to == self.recorded_sequence:
             reason += (
-                f"; the cluster has recorded that block {self.attested_sequence} was synced, so the"
+                f"; the cluster has recorded that block {self.recorded_sequence} was synced, so the"
                 " bookie has an older copy of its directory, or its newest journal files were lost"
             )
-        self.lose(reason)
+        self.record_loss(reason)
 
     def _add_compacted(self, file_rows: Iterable[jb.CompactedFileRow]) -> None:
         for row in file_rows:
@@ -303,13 +303,13 @@ class JournalVerifier:
             elif number not in self.compacted_names:
                 del self.compacted_files[number]
                 self.missing_files.add(number)
-                self.lose(f"{compacted_file_name(number)} is missing")
+                self.record_loss(f"{compacted_file_name(number)} is missing")
             else:
                 damage, is_worthless = await find_damage(
                     self.disk, self.compacted_files[number], self.seed, self.bookie_id
                 )
                 if damage:
-                    self.lose(damage, number)
+                    self.record_loss(damage, number)
                 if is_worthless:
                     del self.compacted_files[number]
                     self.missing_files.add(number)
@@ -322,7 +322,7 @@ class JournalVerifier:
             if number not in self.names:
                 del replay.sealed_files[number]
                 self.missing_files.add(number)
-                self.lose(f"journal file {number} is missing")
+                self.record_loss(f"journal file {number} is missing")
 
     async def _check_files_before_position(self, checkpoint: IndexCheckpoint) -> None:
         """Check length and head of the files before the index's position, which no start reads completely.
@@ -335,14 +335,16 @@ class JournalVerifier:
             try:
                 file = await open_file(self.disk, self.names[number])
             except CorruptData as error:
-                self.lose(str(error), number)
+                self.record_loss(str(error), number)
                 continue
             size = file.size()
             file.close()
             if size < end:
-                self.lose(f"journal file {number} ends at {size}, but had records up to {end}")
+                self.record_loss(
+                    f"journal file {number} ends at {size}, but had records up to {end}"
+                )
             elif await self._read_block_at(number, 0) is None:
-                self.lose(f"journal file {number} does not begin with a valid block")
+                self.record_loss(f"journal file {number} does not begin with a valid block")
 
     async def _drop_empty_files(self, replay: ReplayedJournal) -> None:
         """Drop the extents of files without any content, so that the entries can be copied here again.
@@ -407,7 +409,7 @@ class JournalVerifier:
     def _ensure_known(self, ledger: Ledger) -> None:
         """Record a loss if a ledger with an entry has no state, which is written before the entry."""
         if not ledger.deleted and not ledger.is_known:
-            self.lose("a block with the state of a ledger is missing")
+            self.record_loss("a block with the state of a ledger is missing")
             self.ledgers.set_flags(ledger, ledger.flags)
             self.index.mark_state_dirty(ledger)
 
@@ -446,7 +448,7 @@ class JournalVerifier:
             finally:
                 file.close()
         except CorruptData as error:
-            self.lose(f"{name} cannot be read ({error})", number)
+            self.record_loss(f"{name} cannot be read ({error})", number)
             return
         position = 0
         for entry in range(extent.first_entry, extent.first_entry + extent.entry_count):
@@ -455,7 +457,7 @@ class JournalVerifier:
                 if not self._are_all_indexed(
                     ledger, entry, extent.first_entry + extent.entry_count - 1
                 ):
-                    self.lose(
+                    self.record_loss(
                         f"{name} does not have the entries of ledger {ledger.id} from {entry} on"
                     )
                 return

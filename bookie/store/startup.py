@@ -49,7 +49,7 @@ async def open_store(
     options: BookieOptions | None = None,
     *,
     bookie_id: str = "",
-    attested_sequence: int = 0,
+    recorded_sequence: int = 0,
     sync_point_unknown_reason: str = "",
     failures: WorkFailures | None = None,
 ) -> BookieStore:
@@ -61,7 +61,7 @@ async def open_store(
         host: The machine with both disks.
         options: The options of the bookie; the defaults if None.
         bookie_id: The expected owner of the data; "" accepts any owner.
-        attested_sequence: The last block that the metadata records as synced here; 0 if there is none.
+        recorded_sequence: The last block that the metadata records as synced here; 0 if there is none.
         sync_point_unknown_reason: The reason why the metadata has no reliable record, or "". With a reason,
             the store gives no negative answers about entries.
         failures: The failures of background work on the node.
@@ -85,7 +85,7 @@ async def open_store(
         if identity_bytes != identity.encode():
             await replace_file(disk, IDENTITY_FILE_NAME, identity.encode())
         new_verifier = partial(
-            JournalVerifier, disk, listing, identity, attested_sequence, sync_point_unknown_reason
+            JournalVerifier, disk, listing, identity, recorded_sequence, sync_point_unknown_reason
         )
         try:
             verified = await _verify(new_verifier(ledgers, index), checkpoint)
@@ -190,7 +190,7 @@ def _disk_space_facts(
         reserves_missing=tuple(
             role for role, reserve in reserves.items() if not reserve.is_complete
         ),
-        runs_in_memory=index.extents_in_memory + index.extents_frozen,
+        extents_in_memory=index.extents_in_memory + index.extents_frozen,
         checkpoint_runs=options.checkpoint_runs,
     )
 

@@ -45,9 +45,9 @@ async def refresh_authorizer(
     except NotAllowed as error:
         # Without a certificate of this bookie's name, the leader cannot distinguish it from another bookie.
         log.warning("bookie %s received no keys for verifying capabilities: %s", bookie_id, error)
-        authorizer.hear(BookieKeysReply(mode, (), {}))
+        authorizer.apply_reply(BookieKeysReply(mode, (), {}))
         return
-    authorizer.hear(BookieKeysReply.decode(reply.body))
+    authorizer.apply_reply(BookieKeysReply.decode(reply.body))
 
     def verify(meeting: HandshakeContext, proof: bytes) -> Welcome:
         if not meeting.is_secret:  # a pass in clear text can be stolen (H228)

@@ -198,14 +198,14 @@ async def _open_store(
 ) -> BookieStore:
     """Open the store of a bookie after its identity was checked, and log the result."""
     started_at = trio.current_time()
-    attested_sequence, sync_point_unknown_reason = await known_sync_point(
+    recorded_sequence, sync_point_unknown_reason = await known_sync_point(
         metadata, identity.node_id
     )
     store = await open_store(
         host,
         options,
         bookie_id=identity.node_id,
-        attested_sequence=attested_sequence,
+        recorded_sequence=recorded_sequence,
         sync_point_unknown_reason=sync_point_unknown_reason,
         failures=endpoint.failures,
     )
@@ -299,7 +299,7 @@ async def _serve_clients(
         parts.endpoint,
         parts.listeners,
         parts.store,
-        gate=authorizer,
+        authorizer=authorizer,
         missing_ledgers=partial(missing_ledgers, parts.metadata),
         ledger_statuses=partial(ledger_statuses, parts.metadata),
         is_registered=lambda: registration.is_held,
@@ -461,7 +461,7 @@ def registration_of(
         ),
         copies_assigned_ledgers=config.repair,
         principal=principal_of(host),
-        limbo_below=store.limbo.known_bound,
+        limbo_below=store.limbo.limbo_bound,
     )
 
 

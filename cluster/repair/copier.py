@@ -156,7 +156,7 @@ def lacking_ranges(ledger: LedgerMetadata, bookie: str, held_entries: EntryList)
 
 def list_end(held_entries: EntryList) -> int | None:
     """Return one past the last entry that a cut list covers; None if the list was not cut."""
-    if not held_entries.known and len(held_entries.ranges) >= LIST_RANGES_MAX:
+    if not held_entries.proves_absence and len(held_entries.ranges) >= LIST_RANGES_MAX:
         return sum(held_entries.ranges[-1])
     return None
 
@@ -298,9 +298,9 @@ async def list_held_entries(ledger: LedgerMetadata, target: BookieClient) -> Ent
     try:
         return await target.list_entries(ledger.ledger_id, ledger.key, timeout_s=REQUEST_S)
     except NoSuchLedger:
-        return EntryList([], known=True)
+        return EntryList([], proves_absence=True)
     except LedgerStateUnknown:
-        return EntryList([], known=False)
+        return EntryList([], proves_absence=False)
 
 
 async def _read(

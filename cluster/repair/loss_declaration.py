@@ -117,7 +117,7 @@ async def _check_lacks(
             f"bookie {bookie} is registered and cannot be reached: it may have them"
         )
     held_entries = await list_held_entries(ledger, client)
-    if not held_entries.known:
+    if not held_entries.proves_absence:
         raise InvalidRequest(f"bookie {bookie} is in the limbo state: it may have them")
     for entry_range in ranges:
         for first, count in held_entries.ranges:
@@ -143,7 +143,7 @@ async def _check_former_bookies(
             client = pool.get(bookie)
             if client is None or bookie in ledger.bookies():
                 continue
-            held_entries = EntryList([], known=True)
+            held_entries = EntryList([], proves_absence=True)
             with suppress(DistributedLogError):
                 held_entries = await list_held_entries(ledger, client)
             for first, count in held_entries.ranges:
@@ -205,7 +205,7 @@ async def force_close(
             confirmed_entry = max(confirmed_entry, response.lac)
             if response.last_entry > end:
                 doubts.append(f"bookie {bookie} has entry {response.last_entry}")
-            elif not response.known:
+            elif not response.proves_absence:
                 doubts.append(f"bookie {bookie} may have lost entries after that (limbo)")
         elif await metadata.get(keys.bookie_key(bookie)) is not None:
             # A writer that reaches this bookie may still have its entries acknowledged.

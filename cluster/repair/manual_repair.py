@@ -271,8 +271,10 @@ class ManualRepair:
 
     async def _copy_lacking(self, ledger: LedgerMetadata, bookie: str, client: BookieClient) -> str:
         held_entries = await list_held_entries(ledger, client)
-        is_list_cut = not held_entries.known and len(held_entries.ranges) >= LIST_RANGES_MAX
-        if not held_entries.known and not is_list_cut:
+        is_list_cut = (
+            not held_entries.proves_absence and len(held_entries.ranges) >= LIST_RANGES_MAX
+        )
+        if not held_entries.proves_absence and not is_list_cut:
             return "may have lost some of it (limbo state), and repairs itself"
         await self.copier.copy(ledger, lacking_ranges(ledger, bookie, held_entries), bookie, client)
         return (

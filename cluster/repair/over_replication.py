@@ -115,7 +115,7 @@ class OverReplication:
             named_ledgers = await self._ledgers_naming_us(ledger_ids[0], ledger_ids[-1])
             for ledger_id in ledger_ids:
                 if ledger_id in named_ledgers:
-                    if self._replica_removal.is_fence_marker(ledger_id):
+                    if self._replica_removal.is_stub(ledger_id):
                         await self._replica_removal.restore_to_limbo(ledger_id)
                     continue
                 unit = f"the check of ledger {ledger_id} for over-replication"
@@ -139,7 +139,7 @@ class OverReplication:
 
     async def _check_ledger(self, ledger_id: int, surplus_before: SurplusCopy | None) -> None:
         highest_entry = self._replica_removal.removable_last_entry(ledger_id)
-        is_dropped = self._replica_removal.is_fence_marker(ledger_id)
+        is_dropped = self._replica_removal.is_stub(ledger_id)
         if highest_entry < 0 and not is_dropped:
             return
         surplus = await self.find_surplus(ledger_id, highest_entry)
@@ -215,6 +215,6 @@ class OverReplication:
                 held_entries = await list_held_entries(ledger, client)
             except DistributedLogError:
                 return False
-            if not held_entries.known or lacking_ranges(ledger, bookie, held_entries):
+            if not held_entries.proves_absence or lacking_ranges(ledger, bookie, held_entries):
                 return False
         return True

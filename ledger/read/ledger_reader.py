@@ -318,7 +318,7 @@ class LedgerReader:
                     timeout_s=self._options.request_timeout_s,
                 )
                 if len(response.body) == 0:
-                    is_absent = response.known and response.complete_to >= entry
+                    is_absent = response.proves_absence and response.complete_to >= entry
                     return "it has none" if is_absent else ""
                 try:
                     self._append_records(response.body, entry, entry, [])

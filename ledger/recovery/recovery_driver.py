@@ -171,7 +171,9 @@ class RecoveryDriver:
         except DistributedLogError as error:
             self._execute(self._recovery.on_fence_failed(action.slot, error))
         else:
-            self._execute(self._recovery.on_fenced(action.slot, response.lac, response.known))
+            self._execute(
+                self._recovery.on_fenced(action.slot, response.lac, response.proves_absence)
+            )
 
     async def _read(self, action: ReadReplica) -> None:
         try:
@@ -194,7 +196,11 @@ class RecoveryDriver:
         entries, damaged = self._parse(response.body)
         self._execute(
             self._recovery.on_read(
-                action.request_id, response.complete_to, response.known, entries, damaged=damaged
+                action.request_id,
+                response.complete_to,
+                response.proves_absence,
+                entries,
+                damaged=damaged,
             )
         )
 

@@ -328,7 +328,7 @@ class EnsembleMonitor:
 
     def _send_progress(self, number: int) -> SendProgress | None:
         client = self._pool.get(self._pending_adds.slots[number].bookie)
-        return None if client is None or not self.streams.is_open(number) else client.leaving
+        return None if client is None or not self.streams.is_open(number) else client.send_progress
 
     def _replace_silent_slots(self) -> None:
         silent_slots = self._slot_timers.silent_slots(self._options.slot_silence_s)

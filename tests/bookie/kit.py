@@ -448,13 +448,13 @@ class Adder:
         adds, view = self.store.add_handler, memoryview(body)
         if adds.add_single_entries({1: self.stream}, iter([(1, len(view))]), view, 0) is None:
             return len(view)
-        return adds.take(self.stream, view, self.resume)
+        return adds.add_records(self.stream, view, self.resume)
 
     def resume(self) -> None:
         late, self.late = self.late, []
         while late:
             body = late.pop(0)
-            taken = self.store.add_handler.take(self.stream, memoryview(body), self.resume)
+            taken = self.store.add_handler.add_records(self.stream, memoryview(body), self.resume)
             self.store.group_commit.wake()
             if taken < len(body):
                 self.late = [body[taken:], *late]

@@ -134,7 +134,7 @@ async def test_a_checkpoint_rests_between_slices(autojump_clock: Clock) -> None:
         index.add(ledger, 0, 1, 1, 4096 * ledger.id, 100)
     begun = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(index.checkpoint, SAVED, rest_s=10.0))
+        nursery.start_soon(partial(index.checkpoint, SAVED, pause_s=10.0))
         await stored.begun.wait()
         # A slice of states, two of one ledger's runs, one of many ledgers'.
         assert trio.current_time() - begun == pytest.approx(4 * 10.0)
@@ -159,7 +159,7 @@ async def test_a_checkpoint_does_not_rest_when_it_falls_behind(autojump_clock: C
             index.add(long, entry, 1, 1, 4096 * entry, 100)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(index.checkpoint, SAVED, rest_s=10.0))
+        nursery.start_soon(partial(index.checkpoint, SAVED, pause_s=10.0))
         nursery.start_soon(add_much)
         await stored.begun.wait()
         assert trio.current_time() - begun == pytest.approx(4 * 10.0)
@@ -235,9 +235,9 @@ async def test_a_bookie_rests_in_its_own_checkpoints_and_not_in_those_that_are_w
     rests: list[float] = []
     checkpoint = Index.checkpoint
 
-    async def noted(index: Index, saved: IndexCheckpoint, *, rest_s: float = 0.0) -> None:
-        rests.append(rest_s)
-        await checkpoint(index, saved, rest_s=rest_s)
+    async def noted(index: Index, saved: IndexCheckpoint, *, pause_s: float = 0.0) -> None:
+        rests.append(pause_s)
+        await checkpoint(index, saved, pause_s=pause_s)
 
     monkeypatch.setattr(Index, "checkpoint", noted)
     async with running(CutDisk(), replace(SMALL, checkpoint_s=5.0)) as store:

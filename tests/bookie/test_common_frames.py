@@ -516,7 +516,7 @@ async def test_the_short_way_takes_no_more_than_may_be_unsynced(autojump_clock: 
         number, start, stop = left
         assert start == sum(map(len, bodies[: number - 1]))
         assert stop == start + len(bodies[number - 1])
-        assert store.add_handler._ring.unsynced_bytes == start <= TIGHT.unsynced_bytes_max < stop
+        assert store.add_handler._buffer.unsynced_bytes == start <= TIGHT.unsynced_bytes_max < stop
 
 
 async def test_what_came_after_what_waits_waits_too(autojump_clock: Clock) -> None:
@@ -629,7 +629,7 @@ async def _offered(state: str, *, short: bool) -> tuple[dict[str, object], int]:
             taken = short and adds.add_single_entries({1: adder.stream}, lone_one, frame, 6) is None
             lone += taken
             if not taken:
-                assert adds.take(adder.stream, frame[6:], adder.resume) == len(body)
+                assert adds.add_records(adder.stream, frame[6:], adder.resume) == len(body)
             store.group_commit.commit_adds(adder)
             owed, refused = ledger.lac_unjournaled, [(type(one), at) for one, at in adder.refused]
             await trio.sleep(0.01)
@@ -637,7 +637,7 @@ async def _offered(state: str, *, short: bool) -> tuple[dict[str, object], int]:
             holds = list((await read_all(store, ledger.id)).values()) if there else []
             stats = store.stats
             said[name] = (
-                refused, adder.stream.taken, adder.acked, owed, ledger.last_added_entry, ledger.lac, holds,
+                refused, adder.stream.accepted, adder.acked, owed, ledger.last_added_entry, ledger.lac, holds,
                 (stats.entries, stats.bytes, stats.payload_bytes, stats.duplicates, stats.refusals),
             )  # fmt: skip
         store._index.extents_in_memory %= 1 << 40

@@ -67,7 +67,7 @@ class _Crashes:
     async def open(self) -> BookieStore:
         """A start that misses nothing."""
         host = host_of(self.journal, self.index)
-        store = await open_store(host, OPTIONS, bookie_id="b1", attested_sequence=self.witnessed)
+        store = await open_store(host, OPTIONS, bookie_id="b1", recorded_sequence=self.witnessed)
         assert not store.limbo.any_limbo
         self.witnessed = max(self.witnessed, store.durable_to)
         return store

@@ -186,7 +186,7 @@ async def _sent_again(store: BookieStore) -> None:
     assert list(await read_all(store, 7)) == [0, 1, 2, 3]
     ledger = store.ledgers.get_known(7, KEY)
     await store.checkpoint()
-    runs = [run for of, run in store._index.runs_from(7, 0, 9) if of == 7]
+    runs = [run for of, run in store._index.extents_from(7, 0, 9) if of == 7]
     assert [(run.first, run.last) for run in runs] == [(0, 2), (3, 3)]
     assert ledger.last_entry == 3
 

@@ -117,7 +117,7 @@ async def _judge(served: Served, witnessed: int) -> tuple[str, int]:
             host_of(served.journal, served.index),
             MANUAL,
             bookie_id="b1",
-            attested_sequence=witnessed,
+            recorded_sequence=witnessed,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
@@ -351,7 +351,7 @@ async def test_a_note_that_cannot_be_is_limbo_once_and_no_sequence(autojump_cloc
         host_of(served.journal, served.index),
         MANUAL,
         bookie_id="b1",
-        attested_sequence=SEQUENCE_MAX - 1,
+        recorded_sequence=SEQUENCE_MAX - 1,
     )
 
     assert "that cannot be" in store.limbo.cause
@@ -398,7 +398,7 @@ async def test_what_was_told_to_be_durable_is_found_after_a_power_cut_at_any_ste
         try:
             for _ in range(2):
                 store = await open_store(
-                    host_of(journal, index), MANUAL, bookie_id="b1", attested_sequence=told
+                    host_of(journal, index), MANUAL, bookie_id="b1", recorded_sequence=told
                 )
                 told = max(told, store.durable_to)
                 async with trio.open_nursery() as nursery:
@@ -419,7 +419,7 @@ async def test_what_was_told_to_be_durable_is_found_after_a_power_cut_at_any_ste
         journal = journal.cut(random.Random(steps), survive=0.0)
 
         store = await open_store(
-            host_of(journal, index), MANUAL, bookie_id="b1", attested_sequence=told
+            host_of(journal, index), MANUAL, bookie_id="b1", recorded_sequence=told
         )
 
         assert not store.limbo.any_limbo, steps

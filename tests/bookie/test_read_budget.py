@@ -106,7 +106,7 @@ async def test_many_tiny_runs_are_read_and_listed_some_a_turn(
                 at = found.complete_to + 1
                 asked += 1
             listed = await client.list_entries(7, KEY, timeout_s=5)
-            assert listed.known
+            assert listed.proves_absence
             assert listed.ranges == [(n, 1) for n in range(0, 6000, 2)]
             done.set()
 
@@ -164,7 +164,7 @@ async def test_a_list_that_began_in_limbo_denies_nothing_though_it_ends_out_of_i
 
         (listed,) = answers
         assert (0, 1) not in listed.ranges
-        assert not listed.known
+        assert not listed.proves_absence
         listed = await client.list_entries(7, KEY, timeout_s=5)
-        assert listed.known
+        assert listed.proves_absence
         assert (listed.ranges[0], len(listed.ranges)) == ((0, 1), 1500)

@@ -138,9 +138,9 @@ async def test_entries_go_in_and_come_out() -> None:
         answer = await client.read(7, KEY, 0, 48, 1 << 20, timeout_s=T)
 
         assert [bytes(r.record) for r in entries.records(answer.body)] == sent[:49]
-        assert (answer.complete_to, answer.lac, answer.known) == (48, 48, True)
+        assert (answer.complete_to, answer.lac, answer.proves_absence) == (48, 48, True)
         listed = await client.list_entries(7, KEY, T)
-        assert (listed.ranges, listed.known) == ([(0, 50)], True)
+        assert (listed.ranges, listed.proves_absence) == ([(0, 50)], True)
         assert (await client.info(T))["entries"] == 50
 
 
@@ -183,7 +183,7 @@ async def test_a_fence_stops_the_writer_and_not_the_recovery() -> None:
         rewriting.stream.send(record(7, 10))
         await rewriting.until_acked(1)
 
-        assert (answer.lac, answer.last_entry, answer.known) == (8, 9, True)
+        assert (answer.lac, answer.last_entry, answer.proves_absence) == (8, 9, True)
         assert (position, type(error)) == (10, LedgerFenced)
         read = await recoverer.read(7, KEY, 0, 99, 1 << 20, past_lac=True, timeout_s=T)
         assert [r.entry for r in entries.records(read.body)] == list(range(11))
@@ -199,7 +199,12 @@ async def test_a_fencing_read_of_an_unknown_ledger_fences_it() -> None:
         writing.stream.send(record(9, 0))
         _, error = await writing.until_refused()
 
-        assert (answer.complete_to, answer.lac, answer.known, len(answer.body)) == (9, -1, True, 0)
+        assert (answer.complete_to, answer.lac, answer.proves_absence, len(answer.body)) == (
+            9,
+            -1,
+            True,
+            0,
+        )
         assert isinstance(error, LedgerFenced)
 
 

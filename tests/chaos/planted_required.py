@@ -13,15 +13,15 @@ from distributedlog.cli.main import main
 
 def plant() -> None:
     """What is heard of a mode that requires nothing counts no more."""
-    assert hasattr(BookieAuthorizer, "hear"), (
+    assert hasattr(BookieAuthorizer, "apply_reply"), (
         "what a bookie hears has moved: the bug is to be planted anew"
     )
-    original = BookieAuthorizer.hear
+    original = BookieAuthorizer.apply_reply
 
-    def hear(self: Any, said: Any) -> None:
-        original(self, replace(said, mode="required") if self.mode == "required" else said)
+    def apply_reply(self: Any, reply: Any) -> None:
+        original(self, replace(reply, mode="required") if self.mode == "required" else reply)
 
-    BookieAuthorizer.hear = hear  # type: ignore[method-assign]
+    BookieAuthorizer.apply_reply = apply_reply  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

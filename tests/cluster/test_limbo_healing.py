@@ -55,7 +55,7 @@ async def test_a_closed_ledger_is_copied_verified_and_taken_out_of_limbo() -> No
         assert await w.held("b3", 39) == await w.held("b1", 39)
         client = w.pool.clients["b3"]
         absent = await client.read(LEDGER, KEY, 40, 40, 1000, past_lac=True, timeout_s=5)
-        assert absent.known
+        assert absent.proves_absence
         assert w.stores["b3"].ledgers.limbo_below == 0
         assert w.stores["b3"].ledgers.get_known(LEDGER, KEY).fenced
         [told] = w.stores["b3"].health_conditions()  # it is over before anybody looks

@@ -57,7 +57,7 @@ def test_a_record_that_claims_any_number_of_entries_costs_what_is_asked() -> Non
     """A writer may close its ledger at what end it likes: a bookie that made a list of all that it claims
     would never come back, and take all memory there is."""
     ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0),), 1 << 62, (3, 2, 2))
-    some = EntryList([(0, 2), (3, 2)], known=True)
+    some = EntryList([(0, 2), (3, 2)], proves_absence=True)
 
     assert list(islice(lacking_ranges(ledger, "b1", some), 2)) == [
         EntryRange(2, 2),

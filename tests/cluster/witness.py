@@ -84,7 +84,7 @@ async def _ask(namespace: Namespace, name: str, address: Address) -> Testimony:
                 continue
             if len(said.body):
                 (found.held if _sound(said.body, number) else found.unknown).add(place)
-            elif said.known:
+            elif said.proves_absence:
                 found.denied.add(place)
             else:
                 found.unknown.add(place)

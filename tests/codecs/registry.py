@@ -1036,7 +1036,7 @@ CODECS = [
     ),
     Codec(
         "the sound records of a run",
-        lambda b: list(cutting.sound_parts(b, 7, ExtentLocation(0, 3, 1, 0, len(b)))),
+        lambda b: list(cutting.valid_parts(b, 7, ExtentLocation(0, 3, 1, 0, len(b)))),
         [RECORD],
         STORED,
         (),
@@ -1538,11 +1538,11 @@ EXEMPT = {
     "metadata/storage/snapshot_store.py checked_chunks": (
         "after digests; `test_raft_storage.py` damages files"
     ),
-    "bookie/store/add_handler.py AddHandler.take": "records of an ADD; `test_sessions.py` sends them",
+    "bookie/store/add_handler.py AddHandler.add_records": "records of an ADD; `test_sessions.py` sends them",
     "bookie/storage/index.py Index.recount": "the length of a run's key was looked at by `located`",
-    "bookie/storage/index.py Index.runs_from": "likewise",
+    "bookie/storage/index.py Index.extents_from": "likewise",
     "bookie/client/bookie_client.py BookieClient.info": "a map for people; only its type is looked at",
-    "bookie/gc/extent_relocation.py ExtentRelocation.runs_in": "`located` looks at the length of a key",
+    "bookie/gc/extent_relocation.py ExtentRelocation.extents_in": "`located` looks at the length of a key",
     "bookie/replay/compacted_file_scan.py _sound_record_at": (
         "looked for in rot; `entry.check` is above, and test_compactor.py"
     ),

@@ -58,7 +58,7 @@ class ModelClient:
         self.node = node
         self.closed: DistributedLogError | None = None
         self.streams: list[ModelAddStream] = []
-        self.leaving = (0, 0)
+        self.send_progress = (0, 0)
 
     def open_stream(
         self,

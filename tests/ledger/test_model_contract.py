@@ -87,24 +87,24 @@ class Asked:
 
     async def _fence(self, key: bytes) -> Any:
         answer = await self._bookie.fence(LEDGER, key, TIMEOUT_S)
-        return answer.lac, answer.last_entry, answer.known
+        return answer.lac, answer.last_entry, answer.proves_absence
 
     async def _ends(self) -> Any:
         answer = await self._bookie.read_lac(LEDGER, KEY, TIMEOUT_S)
-        return answer.lac, answer.last_entry, answer.known
+        return answer.lac, answer.last_entry, answer.proves_absence
 
     async def _list(self) -> Any:
         answer = await self._bookie.list_entries(LEDGER, KEY, TIMEOUT_S)
         return [
             e for first, count in answer.ranges for e in range(first, first + count)
-        ], answer.known
+        ], answer.proves_absence
 
     async def _read(self, first: int, last: int, fence: bool) -> Any:
         answer = await self._bookie.read(
             LEDGER, KEY, first, last, 1 << 20, fence=fence, past_lac=True, timeout_s=TIMEOUT_S
         )
         found = [bytes(record.record) for record in records_in(answer.body)]
-        return answer.complete_to, answer.lac, answer.known, found
+        return answer.complete_to, answer.lac, answer.proves_absence, found
 
 
 def record(entry: int, lac: int, *, other: bool = False) -> bytes:

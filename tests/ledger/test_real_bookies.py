@@ -92,7 +92,7 @@ class RealCluster:
                     gate = self.gates[bookie_id] = BookieAuthorizer(86_400.0, trio.current_time)
                     endpoint.methods["pass"] = lambda meeting, proof: gate.authenticate(proof)
                     serve = partial(
-                        serve_bookie_protocol, endpoint, {"": listener}, store, gate=gate
+                        serve_bookie_protocol, endpoint, {"": listener}, store, authorizer=gate
                     )
                     nursery.start_soon(serve)
                     registration = BookieRegistration(
@@ -244,7 +244,7 @@ async def test_a_writer_that_was_refused_for_limbo_leaves_as_well(
         store = cluster.stores["b1"]
         store.ledgers.limbo_below = await next_ledger(cluster.store)
         await cluster.put(
-            Put(bookie_key("b1"), replace(said, limbo_below=store.limbo.known_bound).encode())
+            Put(bookie_key("b1"), replace(said, limbo_below=store.limbo.limbo_bound).encode())
         )
         writer.add([b"x"], 1)
         await trio.sleep(BLOCK_LIFETIME_S + 1)

@@ -88,7 +88,7 @@ class TrustedCluster(RealCluster):
             body = self._desk.answer(
                 self.store.state, BookieKeysRequest(bookie), f"bookie/{bookie}"
             )
-            self.gates[bookie].hear(BookieKeysReply.decode(body))
+            self.gates[bookie].apply_reply(BookieKeysReply.decode(body))
 
 
 trusted_cluster = partial(real_cluster, made=TrustedCluster)

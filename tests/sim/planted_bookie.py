@@ -31,14 +31,14 @@ def acknowledge_before_the_sync() -> None:
         return await original(self, block)
 
     async def commit_one(self: Any, on_synced: Any) -> None:
-        block = self._ring.take()
+        block = self._buffer.take()
         shift = 0
         self._told = on_synced
         if block.padded_length:
             shift = await self._write(block)
         else:
             await trio.lowlevel.checkpoint()
-        self._ring.synced(block)
+        self._buffer.synced(block)
         self.counters.commits += 1
         if not told.pop(id(block), False):
             on_synced(block, self.number, shift)
@@ -107,8 +107,8 @@ def page_cache_trusted_after_a_failed_sync() -> None:
     """H4: what a start finds in the cache is taken for durable and not written again."""
     original = replay.decide
 
-    def decide(found: Any, *, from_sequence: int, attested_sequence: int = 0) -> Any:
-        decision = original(found, from_sequence=from_sequence, attested_sequence=attested_sequence)
+    def decide(found: Any, *, from_sequence: int, recorded_sequence: int = 0) -> Any:
+        decision = original(found, from_sequence=from_sequence, recorded_sequence=recorded_sequence)
         durable = [*decision.durable_blocks, *decision.unsynced_blocks]
         return replay.ReplayDecision(
             durable, [], decision.lost_ranges, decision.tail_from - 1, decision.tail_from
@@ -178,16 +178,16 @@ def old_blocks_after_a_cut_tail_come_back() -> None:
 @bug("bookie")
 def a_duplicate_is_acknowledged_at_once() -> None:
     """H10: the first copy is gathered and not synced."""
-    original = AddHandler.take
+    original = AddHandler.add_records
 
     def take(self: Any, stream: Any, body: memoryview, resume: Any) -> int:
         before = self._stats.duplicates
         taken = original(self, stream, body, resume)
         if self._stats.duplicates > before:
-            stream.owner.on_acked([(stream.number, stream.taken)])
+            stream.owner.on_acked([(stream.number, stream.accepted)])
         return taken
 
-    patch(AddHandler, "take", take)
+    patch(AddHandler, "add_records", take)
 
 
 @bug("bookie")
@@ -235,16 +235,16 @@ def unsynced_entries_are_acknowledged_by_the_sync_that_runs() -> None:
 @bug("bookie")
 def acks_count_records_that_were_refused() -> None:
     """H1: the count runs ahead of what was gathered."""
-    original = AddHandler.take
+    original = AddHandler.add_records
 
     def take(self: Any, stream: Any, body: memoryview, resume: Any) -> int:
         taken = original(self, stream, body, resume)
-        block = self._ring.newest()
+        block = self._buffer.newest()
         if block is not None and stream in block.acks:
             block.acks[stream] += 1
         return taken
 
-    patch(AddHandler, "take", take)
+    patch(AddHandler, "add_records", take)
 
 
 @bug("bookie")
@@ -254,9 +254,9 @@ def the_end_is_where_the_blocks_end() -> None:
 
     async def prove_nothing(self: Any, checkpoint: Any) -> None:
         if checkpoint.file_number not in self.names and checkpoint.file_number not in self.removed:
-            self.lose("the file is gone")
+            self.record_loss("the file is gone")
 
-    def decide(found: Any, *, from_sequence: int, attested_sequence: int = 0) -> Any:
+    def decide(found: Any, *, from_sequence: int, recorded_sequence: int = 0) -> Any:
         return original(found, from_sequence=from_sequence)
 
     patch(journal_verifier.JournalVerifier, "_prove_position", prove_nothing)

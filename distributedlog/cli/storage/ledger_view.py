@@ -133,7 +133,7 @@ async def _bookie_report(logs: Any, ledger: LedgerMetadata, bookie: str) -> dict
     except DistributedLogError as error:
         return report | {"says": f"{type(error).__name__}: {error}"}
     report["lists"] = sum(count for _, count in held_entries.ranges)
-    if not held_entries.known:
+    if not held_entries.proves_absence:
         return report | {"says": "may have lost some entries (limbo state)"}
     if not ledger.closed:
         return report | {"says": "ok"}

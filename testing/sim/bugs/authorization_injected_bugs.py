@@ -43,10 +43,10 @@ from ..world.bug_injection import Patch, first_seed, table_of
 _transaction_error = Authorizer.transaction_error
 _capability = capabilities.make_capability
 _request = replica.RaftReplica.request
-_hear = BookieAuthorizer.hear
+_hear = BookieAuthorizer.apply_reply
 _proves = BookieAuthorizer.proves
 _of = KeySpace.of
-_shown_key = PresentedCapabilities.key
+_shown_key = PresentedCapabilities.key_to_check
 _check_token = TokenService.check_token
 _verify_token = MetadataClient.verify_token
 
@@ -216,7 +216,7 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     "a capability outlives what it was for": tuple(
         (one, "make_capability", _for_ever) for one in MACS
     ),
-    "the generation before is kept for ever": ((BookieAuthorizer, "hear", _all_that_were),),
+    "the generation before is kept for ever": ((BookieAuthorizer, "apply_reply", _all_that_were),),
     "judged before the change, applied after it (H233)": (
         (replica.RaftReplica, "request", _judged_before),
     ),
@@ -234,7 +234,7 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     "a token's narrowing is not looked at": ((Authorizer, "restricted_to_token", _not_narrowed),),
     "one key for all bookies (H229)": ((Generation, "for_bookie", _of_no_bookie),),
     "recovery adds pass without a capability (H231)": (
-        (PresentedCapabilities, "key", _recovered_by_anybody),
+        (PresentedCapabilities, "key_to_check", _recovered_by_anybody),
     ),
     "tokens end by the wall clock (H237)": ((member_node, "steady_time", _by_the_wall),),
     "a connection outlives its token (H237)": ((TokenService, "check_token", _for_good),),

@@ -129,7 +129,7 @@ class BookieWorld:
         self.payload_bytes = rng.choice((30, 500, 6000))
         self.is_data_destroyed = False
         """Whether synced data was destroyed. The bookie may then report entries as unknown."""
-        self.attested_sequence = 0
+        self.recorded_sequence = 0
         self.is_index_damaged = False
         """Whether the index was damaged. Ledgers that are only in the index may then be in limbo."""
         self.deletion_s = self.simulation.chance("deletions").choice((0.0, 0.2, 1.0))
@@ -211,14 +211,14 @@ class BookieWorld:
         for disk in dict.fromkeys(host.disks.values()):
             disk.lock()
         store = await open_store(
-            host, self.options, bookie_id=BOOKIE_ID, attested_sequence=self.attested_sequence
+            host, self.options, bookie_id=BOOKIE_ID, recorded_sequence=self.recorded_sequence
         )
         listener = await host.listen(ADDRESS)
         hello = Hello("cluster", BOOKIE_ID, "bookie", "b1", "fdatasync")
         endpoint = Endpoint(host, lambda: hello)
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
-            nursery.start_soon(self._attest, store)
+            nursery.start_soon(self._record_sequence, store)
             if self.deletion_s:
                 nursery.start_soon(self._delete_ledgers, store)
             await nursery.start(
@@ -231,10 +231,10 @@ class BookieWorld:
                 )
             )
 
-    async def _attest(self, store: BookieStore) -> None:
+    async def _record_sequence(self, store: BookieStore) -> None:
         """Record how far the journal was synced, as the progress record in the metadata does."""
         while True:
-            self.attested_sequence = store.durable_to
+            self.recorded_sequence = store.durable_to
             await trio.sleep(WITNESS_S)
 
     async def _delete_ledgers(self, store: BookieStore) -> None:
@@ -478,10 +478,10 @@ class BookieWorld:
                     f"ledger {ledger.id} entry {record.entry} was returned with other bytes"
                 )
         expected = list(range(entry, response.complete_to + 1))
-        if not response.known and not self.is_data_destroyed and not self.is_index_damaged:
+        if not response.proves_absence and not self.is_data_destroyed and not self.is_index_damaged:
             raise Violation(f"H3: ledger {ledger.id} is in limbo, although no data was destroyed")
         if [record.entry for record in read_records] != expected and not (
-            self.is_data_destroyed and not response.known
+            self.is_data_destroyed and not response.proves_absence
         ):
             raise Violation(
                 f"ledger {ledger.id}: requested {entry} to {ledger.acked_entries - 1}, received"

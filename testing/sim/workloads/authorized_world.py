@@ -281,7 +281,11 @@ class TrustedRun(LogRun):
 
     def _observation_patches(self) -> Sequence[Patch]:
         """Return patches that observe the product from inside, and smaller limits that a run reaches."""
-        begin, hear, make = BookieAuthorizer.__init__, BookieAuthorizer.hear, TokenService.__init__
+        begin, hear, make = (
+            BookieAuthorizer.__init__,
+            BookieAuthorizer.apply_reply,
+            TokenService.__init__,
+        )
         answer, end = Link.reply_error, ServedWatches.end
         know, listen = ClientAuthorizer.__init__, ClientAuthorizer._apply_changes
 
@@ -318,7 +322,7 @@ class TrustedRun(LogRun):
             (ClientAuthorizer, "__init__", knows),
             (ClientAuthorizer, "_apply_changes", listened),
             (BookieAuthorizer, "__init__", begun),
-            (BookieAuthorizer, "hear", heard),
+            (BookieAuthorizer, "apply_reply", heard),
             (TokenService, "__init__", made),
             (Link, "reply_error", answered),
             (ServedWatches, "end", ended),

@@ -22,7 +22,7 @@ WELL = DiskSpaceFacts(
     no_next_file=False,
     reserves_missing=(),
     checkpoint_failed=False,
-    runs_in_memory=16 * 50_000,
+    extents_in_memory=16 * 50_000,
     checkpoint_runs=50_000,
     requested_read_only=False,
 )
@@ -31,7 +31,7 @@ BAD: dict[str, dict[str, object]] = {
     "journal_file_no_space": {"no_next_file": True},
     "index_disk_low": {"index_free_bytes": 64 * MIB - 1},
     "checkpoint_no_space": {"checkpoint_failed": True},
-    "index_memory_full": {"runs_in_memory": 16 * 50_000 + 1},
+    "index_memory_full": {"extents_in_memory": 16 * 50_000 + 1},
     "reserve_missing": {"reserves_missing": ("journal",)},
     "read_only_requested": {"requested_read_only": True},
 }
@@ -59,7 +59,7 @@ def test_for_want_of_room_others_make_haste(name: str) -> None:
     space.check()
     assert space.read_only
     assert space.is_low == (name != "read_only_requested")
-    space.suspect = True
+    space.has_read_errors = True
     space.check()
     assert space.is_low == (name != "read_only_requested")
 

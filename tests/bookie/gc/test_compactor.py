@@ -390,7 +390,7 @@ async def test_a_file_that_was_counted_too_low_does_not_go(
         first = store._index.find(store.ledgers.get_or_make(4), 0)
         assert first is not None
         source, rightly = first.file_number, store._index.live_bytes[first.file_number]
-        moved, whole = await store.compactor.relocation.runs_in({source}, 3, 1 << 40)
+        moved, whole = await store.compactor.relocation.extents_in({source}, 3, 1 << 40)
         assert not whole
         store._index.live_bytes[source] = sum(run.length for _, run in moved)
 

@@ -14,7 +14,7 @@ from distributedlog.bookie.format.entry import HEADER, HEADER_BYTES, records
 from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.bookie.format.index_format import ScrubProgress
 from distributedlog.bookie.format.journal_format import file_name
-from distributedlog.bookie.format.record_slices import merge_adjacent, sound_parts
+from distributedlog.bookie.format.record_slices import merge_adjacent, valid_parts
 from distributedlog.bookie.integrity import scrubber as scrub
 from distributedlog.bookie.integrity.corruption_tracker import DEVICE_ERRORS_MAX
 from distributedlog.bookie.integrity.scrubber import START_DELAY_S
@@ -66,7 +66,7 @@ def test_sound_parts_hold_what_was_written_and_all_before_the_first_damage(
         rotten[at % len(rotten)] ^= 1 << bit
     view = bytes(rotten[: len(rotten) - cut % len(rotten)])
 
-    parts = merge_adjacent(list(sound_parts(view, LEDGER, run)))
+    parts = merge_adjacent(list(valid_parts(view, LEDGER, run)))
 
     found: dict[int, bytes] = {}
     for part in parts:
@@ -93,7 +93,7 @@ def test_a_record_within_a_payload_takes_nobodys_place() -> None:
     rotten = bytearray(data)
     rotten[8] ^= 0x40  # the length of the first
 
-    assert list(sound_parts(bytes(rotten), LEDGER, run)) == []
+    assert list(valid_parts(bytes(rotten), LEDGER, run)) == []
 
 
 async def _rotten(disk: CutDisk, store: BookieStore, *entries: int, ledger: int = LEDGER) -> None:
@@ -229,7 +229,7 @@ async def test_what_was_moved_meanwhile_is_no_error_of_the_device(autojump_clock
         rotten = await store.corruption_tracker.find_corrupt(LEDGER, 0, 39)
         ledger = store.ledgers.get_or_make(LEDGER)
         await store.checkpointer.replace_extents(
-            ledger, [(one.location, one.sound_parts) for one in rotten]
+            ledger, [(one.location, one.valid_parts) for one in rotten]
         )
 
         assert await store.corruption_tracker.drop_corrupt(LEDGER, KEY, rotten) == []
@@ -349,7 +349,7 @@ async def test_a_device_that_fails_again_and_again_takes_no_new_entries(
         for number in range(DEVICE_ERRORS_MAX + 1):
             assert not store.corruption_tracker.has_read_errors
             (found,) = await store.corruption_tracker.find_corrupt(LEDGER, 0, 39)
-            assert found.sound_parts, number  # a piece is lost, not the run
+            assert found.valid_parts, number  # a piece is lost, not the run
 
         assert store.corruption_tracker.has_read_errors
         assert store.space.read_only

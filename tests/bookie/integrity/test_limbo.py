@@ -136,13 +136,13 @@ async def test_limbo_that_nobody_can_count_is_told_until_the_bound_falls(
             return said["dlog_bookie_limbo_ledgers"], said["dlog_bookie_limbo_unknown"]
 
         assert told() == (0, 1)
-        assert store.limbo.known_bound == 0  # nobody would know which ledgers are newer
+        assert store.limbo.limbo_bound == 0  # nobody would know which ledgers are newer
         await store.limbo.lower_bound(100)
         assert told() == (0, 1)
-        assert store.limbo.known_bound == 100
+        assert store.limbo.limbo_bound == 100
         await store.limbo.lower_bound(0)
         assert told() == (0, 0)
-        assert store.limbo.known_bound == 0
+        assert store.limbo.limbo_bound == 0
 
 
 async def test_what_was_fenced_here_and_moved_away_is_asked_for_after_limbo(

@@ -67,7 +67,7 @@ class Bookie:
 
     def say(self, mode: str, *held: Generation, since: dict[str, int] | None = None) -> None:
         mine = tuple(one.for_bookie("c1", "b1") for one in held)
-        self.gate.hear(BookieKeysReply(mode, mine, dict(BOUNDS if since is None else since)))
+        self.gate.apply_reply(BookieKeysReply(mode, mine, dict(BOUNDS if since is None else since)))
 
     async def dial(
         self, principal: str, *, since: int | None = None, ends_s: int = 0
@@ -111,7 +111,7 @@ async def served() -> AsyncIterator[Bookie]:
 
             async def serve(task_status: trio.TaskStatus[None]) -> None:
                 await serve_bookie_protocol(
-                    endpoint, {"": listener}, store, gate=gate, task_status=task_status
+                    endpoint, {"": listener}, store, authorizer=gate, task_status=task_status
                 )
 
             await nursery.start(serve)

@@ -75,7 +75,7 @@ async def test_a_silence_ends_what_is_open_while_the_question_still_waits(
 ) -> None:
     """H241: nothing comes of the quorum, not even that it cannot be reached."""
     gate = BookieAuthorizer(100.0, trio.current_time)
-    gate.hear(BookieKeysReply("required", (HELD,), {}))
+    gate.apply_reply(BookieKeysReply("required", (HELD,), {}))
     looked: list[bool] = []
     gate.subscribe(lambda: looked.append(gate.is_cut_off))
     leader: Any = await a_leader()

@@ -48,7 +48,7 @@ class _Shelf:
 
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
         await trio.lowlevel.checkpoint()
-        return EntryList([(entry, 1) for entry in sorted(self.held)], known=not self.limbo)
+        return EntryList([(entry, 1) for entry in sorted(self.held)], proves_absence=not self.limbo)
 
     async def read(self, ledger: int, key: bytes, first: int, last: int, *_: Any, **__: Any) -> Any:
         await trio.lowlevel.checkpoint()
@@ -113,7 +113,7 @@ class _Slow:
 
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
         await trio.lowlevel.checkpoint()
-        return EntryList([], known=True)
+        return EntryList([], proves_absence=True)
 
     def open_stream(self, *_: Any, on_acked: Any, on_refused: Any, **__: Any) -> "_Slow":
         self.on_acked, self.on_refused = on_acked, on_refused
@@ -213,10 +213,10 @@ def test_records_of_another_ledger_or_out_of_order_do_not_count() -> None:
 
 def test_a_list_that_was_cut_says_nothing_of_what_lies_after_it() -> None:
     """Else each audit would copy the rest of a huge ledger again."""
-    cut = EntryList([(0, 1)] * (LIST_RANGES_MAX - 1) + [(30, 1)], known=False)
-    limbo = EntryList([(0, 30)], known=False)
+    cut = EntryList([(0, 1)] * (LIST_RANGES_MAX - 1) + [(30, 1)], proves_absence=False)
+    limbo = EntryList([(0, 30)], proves_absence=False)
 
-    assert list(lacking_ranges(LEDGER, "b1", EntryList([(0, 30)], known=True))) == [
+    assert list(lacking_ranges(LEDGER, "b1", EntryList([(0, 30)], proves_absence=True))) == [
         EntryRange(30, 49)
     ]
     assert list(lacking_ranges(LEDGER, "b1", limbo)) == [EntryRange(30, 49)]

@@ -89,7 +89,7 @@ async def test_rotten_entries_of_a_closed_ledger_are_healed_in_place() -> None:
         absent = await w.pool.clients["b3"].read(
             LEDGER, KEY, 8, 8, 1000, past_lac=True, timeout_s=5
         )
-        assert absent.known
+        assert absent.proves_absence
 
 
 async def test_what_is_noted_while_another_entry_is_healed_is_healed_next() -> None:
@@ -248,7 +248,7 @@ async def test_a_bookie_whose_device_fails_heals_nothing() -> None:
         await _written(w)
         await w.ledger(7)
         await _rot(w, 2)
-        w.stores["b3"].space.suspect = True
+        w.stores["b3"].space.has_read_errors = True
 
         assert not await _healing(w).run_pass()
 

@@ -215,7 +215,7 @@ async def test_what_a_kill_left_of_a_dropped_copy_goes() -> None:
         assert w.stores["b3"].ledgers.get_or_make(LEDGER).last_added_entry == 7
         await passes.check_all()
         assert await w.ids("b3") == []
-        assert w.stores["b3"].replica_removal.is_fence_marker(LEDGER)
+        assert w.stores["b3"].replica_removal.is_stub(LEDGER)
 
 
 async def test_a_stream_that_opens_while_a_copy_goes_is_refused() -> None:
@@ -238,7 +238,7 @@ async def test_a_stream_that_opens_while_a_copy_goes_is_refused() -> None:
         stream.close()
         ledger.removing = False
         await w.write("b3", [8], recovery=True)
-        assert not w.stores["b3"].replica_removal.is_fence_marker(LEDGER)
+        assert not w.stores["b3"].replica_removal.is_stub(LEDGER)
 
 
 async def test_a_metadata_that_is_begun_anew_between_two_reads_deletes_nothing() -> None:
@@ -376,5 +376,5 @@ async def test_a_stub_takes_copies_again_and_is_no_stub_then() -> None:
         await w.write("b3", range(8), recovery=True)
 
         assert await w.ids("b3") == list(range(8))
-        assert not w.stores["b3"].replica_removal.is_fence_marker(LEDGER)
+        assert not w.stores["b3"].replica_removal.is_stub(LEDGER)
         assert w.stores["b3"].limbo.any_limbo

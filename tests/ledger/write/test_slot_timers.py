@@ -122,7 +122,7 @@ async def test_a_writer_keeps_a_bookie_while_its_adds_wait_here(
         for step in range(40):
             for connection in connections:
                 assert connection is not None
-                connection.leaving = (step * moves * 100 * STEP, 10_000 * STEP)
+                connection.send_progress = (step * moves * 100 * STEP, 10_000 * STEP)
             await trio.sleep(0.25)
         if not moves:
             assert writer.error is not None

@@ -101,12 +101,12 @@ async def test_what_report_gives_away_is_good_in_report_alone() -> None:
     answer = CapabilityReply.decode(desk().answer(state_of("report", SECRETS), asked, "user/a"))
     gate = BookieAuthorizer(1e9, lambda: 0.0)
     for mode, is_good in (("report", True), ("required", False), ("report", True)):
-        gate.hear(BookieKeysReply(mode, (FIRST.for_bookie("c1", "b1"),), {}))
+        gate.apply_reply(BookieKeysReply(mode, (FIRST.for_bookie("c1", "b1"),), {}))
         assert gate.proves("user/a", CapabilityKind.READ, 8, answer.keys[8][0]) == is_good
         assert not gate.proves("user/b", CapabilityKind.READ, 8, answer.keys[8][0])
 
     rightful = CapabilityReply.decode(desk().answer(state_of("report", SECRETS), ASKED, "user/a"))
-    gate.hear(BookieKeysReply("required", (FIRST.for_bookie("c1", "b1"),), {}))
+    gate.apply_reply(BookieKeysReply("required", (FIRST.for_bookie("c1", "b1"),), {}))
     assert gate.proves("user/a", CapabilityKind.ADD, 7, rightful.keys[7][0])
 
 
