@@ -67,8 +67,8 @@ class LedgerClient:
         self._failures = endpoint.failures
         self._ledger_watch = LedgerWatch(metadata, self._failures)
         self._nursery: trio.Nursery | None = None
-        self._call_scheduler = CallScheduler(pool.gather, pool.send_gathered)
-        self._lac_flusher = ExplicitLacFlusher(pool.gather, pool.send_gathered)
+        self._call_scheduler = CallScheduler(pool.defer_sends, pool.send_deferred)
+        self._lac_flusher = ExplicitLacFlusher(pool.defer_sends, pool.send_deferred)
         self._timeout_checks = PeriodicChecks(self.options.sweep_s)
         self._services = WriterServices(
             metadata,
@@ -96,16 +96,16 @@ class LedgerClient:
             task_status.started()
             await keep_running("the timeout checks of adds", self._timeout_checks.run)
 
-    def gather(self) -> None:
-        """Hold back what writers send until `send_gathered`, which the caller calls before it blocks."""
-        self.pool.gather()
+    def defer_sends(self) -> None:
+        """Hold back what writers send until `send_deferred`, which the caller calls before it blocks."""
+        self.pool.defer_sends()
 
-    def send_gathered(self) -> None:
-        """Send what `gather` held back, in one call per bookie."""
+    def send_deferred(self) -> None:
+        """Send what `defer_sends` held back, in one call per bookie."""
         try:
-            self._lac_flusher.flush_with_gathered()
+            self._lac_flusher.flush_with_deferred()
         finally:
-            self.pool.send_gathered()
+            self.pool.send_deferred()
 
     async def _run_writer(self, writer: LedgerWriter) -> None:
         try:

@@ -137,7 +137,7 @@ class AddStream:
         """Queue one record without a copy. Records of a refused stream are dropped silently."""
         if self.refusal is None:
             if self.client.pending_shared:
-                self.client.send_gathered()  # may contain earlier records of this stream
+                self.client.send_deferred()  # may contain earlier records of this stream
             self.sent_count += 1
             # As `envelope`, without the call, because this runs for each entry and replica.
             size = ENVELOPE_BYTES + len(record)
@@ -163,7 +163,7 @@ class AddStream:
         for stream in add_streams:
             # Pending joint frames, also with other connections, may contain records of these streams.
             if stream.client.pending_shared:
-                stream.client.send_gathered()
+                stream.client.send_deferred()
         shared, add_streams = _shared_adds_of(add_streams)
         return partial(
             shared.add, tuple(add_streams), tuple([stream.stream_number for stream in add_streams])
@@ -188,7 +188,7 @@ class AddStream:
         """
         if self.refusal is None:
             client = self.client
-            if client.supports_lac_batches and self._link.is_gathering:
+            if client.supports_lac_batches and self._link.will_send:
                 client.pending_lacs[self.stream_number] = lac
             else:
                 self._link.send(m.lac_frame(self.stream_number, lac))
@@ -199,7 +199,7 @@ class AddStream:
         A bookie handles the frames of a connection in order, so the answer to a request without a ledger
         proves this. ``on_processed`` is not called if the connection ends first.
         """
-        self.client.send_gathered()
+        self.client.send_deferred()
 
         def on_reply(reply: Reply | DistributedLogError) -> None:
             if isinstance(reply, Reply):
@@ -212,7 +212,7 @@ class AddStream:
         """Close the stream. Later acks and refusals are not reported. Idempotent."""
         if self.client.streams.pop(self.stream_number, None) is None:
             return
-        self.client.send_gathered()  # records of the stream are sent before its end
+        self.client.send_deferred()  # records of the stream are sent before its end
         if self.refusal is None:
             self.refusal = AlreadyClosed(f"add stream {self.stream_number} was closed")
         request = self._open_request
@@ -305,11 +305,11 @@ class SharedAdds:
 
     def _schedule_send(self) -> bool:
         """Schedule the next send; return False if none is coming, because the connection is idle."""
-        if not self._first_link.is_gathering:
+        if not self._first_link.will_send:
             return False
         for client in self._clients:
             client.pending_shared[self] = None
-            client.link.request_turn()  # the first connection that sends, sends the frame on all
+            client.link.request_send()  # the first connection that sends, sends the frame on all
         return True
 
     def send(self) -> None:
@@ -365,7 +365,9 @@ class BookieClient:
         self._shared_by_clients: dict[tuple[BookieClient, ...], SharedAdds] = {}
         self.pending_lacs: dict[int, int] = {}
         """The newest LAC by stream number, to be sent when the link sends next."""
-        link.subscribe(self._on_frame, on_turn=self.send_gathered, on_closed=self._on_link_closed)
+        link.subscribe(
+            self._on_frame, before_send=self.send_deferred, on_closed=self._on_link_closed
+        )
 
     @property
     def close_error(self) -> DistributedLogError | None:
@@ -448,7 +450,7 @@ class BookieClient:
             shared_adds = self._shared_by_clients[key] = SharedAdds(key)
         return shared_adds
 
-    def send_gathered(self) -> None:
+    def send_deferred(self) -> None:
         """Send the collected adds and LACs."""
         for shared in tuple(self.pending_shared):
             shared.send()

@@ -297,7 +297,7 @@ def decide(
     return ReplayDecision(
         [block for block in counted_blocks if block.sequence <= scan_result.durable_to],
         [block for block in counted_blocks if block.sequence > scan_result.durable_to],
-        scan_result.corrupt,
+        scan_result.lost_ranges,
         scan_result.durable_to,
         scan_result.tail_from,
     )

@@ -425,7 +425,9 @@ class Gateway:
         async def answer(request: Request) -> GatewayResponse:
             try:
                 try:
-                    request.scope["dlog.served"] = await self._sessions.acquire(request.scope)
+                    request.scope["dlog.request_session"] = await self._sessions.acquire(
+                        request.scope
+                    )
                     return await handler(request)
                 except trio.TooSlowError:
                     raise RequestTimeout("the cluster did not answer in time") from None
@@ -515,13 +517,13 @@ def _json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> 
 
 def reserve_bytes(request: Request, size: int) -> None:
     """Count ``size`` more bytes of memory until the request is answered. Raises `TooBusy`."""
-    request.scope["dlog.place"].hold(size)
+    request.scope["dlog.slot"].hold(size)
 
 
 def _session_of(request: Request) -> RequestSession:
     """Return the session of a request, which may change the cluster afterwards."""
     request.scope["dlog.begun"] = True
-    session: RequestSession = request.scope["dlog.served"]
+    session: RequestSession = request.scope["dlog.request_session"]
     return session
 
 

@@ -96,7 +96,7 @@ class AppendHandler:
         self._producer_prefix = producer_prefix
         self._counted = (0, 0)
         """The numbers of writers and producers that are included in the meters now."""
-        self._is_over = False
+        self._has_ended = False
         """True after the end of `run`. Later changes are not counted."""
         self._options = options
         self._meters = meters
@@ -125,7 +125,7 @@ class AppendHandler:
                     for open_writer in self._writers.values():
                         nursery.start_soon(_close_writer, open_writer)
             self._update_counts(0, 0)
-            self._is_over = True
+            self._has_ended = True
 
     async def _close_idle_periodically(self) -> None:
         while True:
@@ -152,7 +152,7 @@ class AppendHandler:
         self._count_open()
 
     def _count_open(self) -> None:
-        if not self._is_over:
+        if not self._has_ended:
             self._update_counts(len(self._writers), len(self._streams))
 
     def _update_counts(self, writers: int, producers: int) -> None:

@@ -69,7 +69,7 @@ class Tail:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the end."""
-        scope["dlog.place"].leave()  # it has no end, and is counted as a tail
+        scope["dlog.slot"].release()  # it has no end, and is counted as a tail
         try:
             async with self._reader, trio.open_nursery() as nursery:
                 nursery.start_soon(cancel_on_disconnect, receive, nursery.cancel_scope)

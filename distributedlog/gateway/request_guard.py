@@ -94,7 +94,7 @@ class RequestSlot:
         meters.held_bytes += size
         self._held_bytes += size
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Stop counting the request, because it ended or became a tail. Idempotent."""
         meters, self._meters = self._meters, None
         if meters is not None:
@@ -205,13 +205,13 @@ class RequestGuard:
             return
         meters.requests += 1
         meters.under_way += 1
-        scope["dlog.place"] = slot = RequestSlot(meters, self._options.held_bytes_max)
+        scope["dlog.slot"] = slot = RequestSlot(meters, self._options.held_bytes_max)
         try:
             await self._app(scope, body, counted)
         except* trio.TooSlowError:
             meters.hung_up += 1
         finally:
-            slot.leave()
+            slot.release()
             self._on_request_end(scope)
 
     def check(self, scope: Scope) -> tuple[int, str, str] | None:
@@ -284,7 +284,7 @@ async def _send_last(
         await send({**message, "more_body": True})
         message = {"type": "http.response.body", "body": b""}
         if slot is not None:
-            slot.leave()
+            slot.release()
         with trio.move_on_at(body_deadline):
             await body.discard(DROPPED_BYTES_MAX)
     if body.is_complete:

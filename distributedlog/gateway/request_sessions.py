@@ -101,7 +101,7 @@ class UserSessions:
             scope["dlog.session"] = session
             request_session = session.resource
             if request_session.share is not None:
-                scope["dlog.place"].join(request_session.share)
+                scope["dlog.slot"].join(request_session.share)
             return request_session
         raise TooBusy("the cluster did not verify the token in time; nothing was done")
 

@@ -31,7 +31,7 @@ from ..runtime.interfaces.errors import AddressInUse, AddressUnavailable
 from ..runtime.interfaces.host import Address
 from ..runtime.interfaces.log_lines import get_logger
 from ..runtime.net.rejection_log import TOO_MANY_CONNECTIONS, RejectionLog
-from ..runtime.process.descriptor_limit import connections_max, first_kept
+from ..runtime.process.descriptor_limit import connections_max, first_reserved
 from .error_responses import rejection_body
 from .https_certificates import Certificates
 from .metrics import GatewayMeters
@@ -76,7 +76,7 @@ class BoundedStream(trio.abc.HalfCloseableStream):
             await self._stream.send_all(data)
             return
         self._open_connections.meters.hung_up += 1
-        self.hang_up()
+        self.close_now()
         raise trio.BrokenResourceError(
             f"the client has read nothing for {self._open_connections.write_s:g} s"
         )
@@ -95,10 +95,10 @@ class BoundedStream(trio.abc.HalfCloseableStream):
 
     async def aclose(self) -> None:
         """Close the connection. Idempotent."""
-        self.hang_up()
+        self.close_now()
         await trio.lowlevel.checkpoint()
 
-    def hang_up(self) -> None:
+    def close_now(self) -> None:
         """Close the connection, even during a write. Idempotent."""
         self._open_connections.remove(self)
         self.socket.close()
@@ -173,7 +173,7 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
     def __init__(self, listener: trio.SocketListener, open_connections: OpenConnections) -> None:
         self._listener = listener
         self.open_connections = open_connections
-        self._first_reserved = first_kept()
+        self._first_reserved = first_reserved()
 
     @property
     def address(self) -> Address:
@@ -348,7 +348,7 @@ async def serve(
         except Exception:
             log.exception("a connection failed")  # other connections are not affected
         finally:
-            stream.hang_up()
+            stream.close_now()
 
     async with trio.open_nursery() as connections:
         async with trio.open_nursery() as accepting:
@@ -361,5 +361,5 @@ async def serve(
             await context.terminated.set()
             await open_connections.empty.wait()
         for stream in list(open_connections.open):
-            stream.hang_up()  # hypercorn shields a waiting write from cancellation; this ends it
+            stream.close_now()  # hypercorn shields a waiting write from cancellation; this ends it
         connections.cancel_scope.cancel()

@@ -122,7 +122,7 @@ class Namespace:
             path,
             owner,
             options,
-            CallScheduler(ledgers.gather, ledgers.send_gathered),
+            CallScheduler(ledgers.defer_sends, ledgers.send_deferred),
             PeriodicChecks(ROLL_CHECK_INTERVAL_S),
             PositionCommits(metadata, wall_ms, self.start),
             PeriodicChecks(IDLE_CHECK_INTERVAL_S),

@@ -210,18 +210,18 @@ class BookiePool:
 
         return stop
 
-    def gather(self) -> None:
-        """Hold back what is sent to bookies until `send_gathered`.
+    def defer_sends(self) -> None:
+        """Hold back what is sent to bookies until `send_deferred`.
 
         The caller must call it before it blocks.
         """
         for client in self._clients.values():
-            client.link.gather()
+            client.link.defer_sends()
 
-    def send_gathered(self) -> None:
-        """Send what `gather` held back, in one call per bookie."""
+    def send_deferred(self) -> None:
+        """Send what `defer_sends` held back, in one call per bookie."""
         for client in self._clients.values():
-            client.link.send_gathered()
+            client.link.send_deferred()
 
     async def connected(self, bookie_id: str, timeout_s: float) -> BookieClient:
         """Return the connection to a bookie, and wait for it if necessary.
@@ -244,7 +244,7 @@ class BookiePool:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the registrations and keep the connections until cancelled.
 
-        The pool has started when the registrations are read and each bookie was dialled once, or `DIAL_S`
+        The pool has started when the registrations are read and each bookie was dialed once, or `DIAL_S`
         has passed.
         """
         async with trio.open_nursery() as nursery:

@@ -44,10 +44,10 @@ class PendingLac:
 class ExplicitLacFlusher:
     """Sends the LACs of idle ledgers while `run` runs."""
 
-    def __init__(self, gather: Callable[[], None], send_gathered: Callable[[], None]) -> None:
+    def __init__(self, defer_sends: Callable[[], None], send_deferred: Callable[[], None]) -> None:
         """Create the flusher. Both callbacks are called around each batch, as in `CallScheduler`."""
-        self._gather = gather
-        self._send_gathered = send_gathered
+        self._defer_sends = defer_sends
+        self._send_deferred = send_deferred
         self._new_lacs: list[tuple[PendingLac, int]] = []
         """LACs since the last timer interval."""
         self._previous_lacs: list[tuple[PendingLac, int]] = []
@@ -81,15 +81,15 @@ class ExplicitLacFlusher:
             ):
                 continue
             while self._due_lacs:
-                self._gather()
+                self._defer_sends()
                 try:
                     self._flush_due()
                 finally:
-                    self._send_gathered()
+                    self._send_deferred()
                 if self._due_lacs:
                     await trio.lowlevel.checkpoint()
 
-    def flush_with_gathered(self) -> None:
+    def flush_with_deferred(self) -> None:
         """Send due LACs together with a batch of other messages."""
         self._last_send_at = trio.current_time()
         if self._due_lacs:

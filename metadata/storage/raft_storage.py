@@ -371,7 +371,9 @@ class RaftStorage:
         )
         self._sequence = max(self._sequence, valid_blocks[-1].sequence)
         replay, scanner = RaftLogReplay(founding), HardStateScanner()
-        lost_from = scan_result.corrupt[0][0] if scan_result.corrupt else scan_result.tail_from
+        lost_from = (
+            scan_result.lost_ranges[0][0] if scan_result.lost_ranges else scan_result.tail_from
+        )
         for block in valid_blocks:
             self._start_count = max(self._start_count, block.start_count)
             if block.sequence >= scan_result.tail_from:
@@ -395,14 +397,14 @@ class RaftStorage:
                 lost_from = first_sequence
         is_begun = replay.first_sequence == first_sequence and replay.has_complete_beginning
         beginning_synced = any(first_sequence <= block.durable_to for block in valid_blocks)
-        if read_error or scan_result.corrupt or (beginning_synced and not is_begun):
+        if read_error or scan_result.lost_ranges or (beginning_synced and not is_begun):
             newest = _newest_before(scan_result.tail_from, valid_blocks)
             end = newest.offset + newest.padded_length
             # On a corrupted disk, bytes after the end may be more than an unfinished write.
             if unreadable_end <= end and not data[end:].strip(b"\0"):
                 self._recovered_state = scanner.recovered_state()
             self._sound_prefix = replay.log if replay.first_sequence == first_sequence else None
-            lost_ranges = scan_result.corrupt or "of its beginning"
+            lost_ranges = scan_result.lost_ranges or "of its beginning"
             return read_error or f"{name}: blocks {lost_ranges} were synced and are missing"
         if not is_begun:
             return None

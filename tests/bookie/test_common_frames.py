@@ -374,7 +374,7 @@ async def test_lacs_of_many_ledgers_are_told_together(
             for told in tell.values():
                 assert told is None or not told(lac)  # all are idle: it goes by itself, at once
         for client in clients:
-            client.link.gather()
+            client.link.defer_sends()
         for lac in (1, 2):
             for ledger, told in tell.items():
                 assert (told is None) == bool(old)
@@ -382,7 +382,7 @@ async def test_lacs_of_many_ledgers_are_told_together(
                     for stream in streams[ledger]:
                         stream.send_lac(lac)
         for client in clients:
-            client.link.send_gathered()
+            client.link.send_deferred()
         await trio.sleep(1)
 
         for store in bookies.stores.values():
@@ -403,7 +403,7 @@ async def test_a_connection_that_ends_takes_no_entry_from_the_others(autojump_cl
         }
         await trio.sleep(1)
         for client in clients:
-            client.link.request_turn()
+            client.link.request_send()
         for ledger, shared in together.items():
             assert shared is not None
             assert shared(record(ledger, 0))
@@ -452,7 +452,7 @@ async def test_nothing_passes_what_was_gathered_with_other_connections(
         before, after = (few, all_three) if more else (all_three, few)
         await trio.sleep(1)
         for client in clients:
-            client.link.request_turn()
+            client.link.request_send()
         for entry, slots in enumerate((before, after)):
             shared = mine[0].shared_sender(mine[slots])
             assert shared is not None
@@ -686,7 +686,7 @@ async def test_what_is_gathered_leaves_in_one_call(
             monkeypatch.setattr(connection, "try_send", noted)
 
         for client in clients:
-            client.link.gather()
+            client.link.defer_sends()
         for ledger, shared in together.items():
             assert shared is not None
             assert shared(record(ledger, 0))
@@ -694,9 +694,9 @@ async def test_what_is_gathered_leaves_in_one_call(
                 one.stream.send_lac(-1)
         assert sends == []
         for client in clients:
-            client.link.send_gathered()
+            client.link.send_deferred()
 
-        assert [client.link.is_gathering for client in clients] == [
+        assert [client.link.will_send for client in clients] == [
             bool(client.link.outgoing_bytes) for client in clients
         ]
         first_calls = len(sends)

@@ -258,7 +258,7 @@ async def test_the_last_descriptors_are_for_what_is_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A gateway dials a cluster for each token: without them who is let in is told that it is away."""
-    monkeypatch.setattr(server, "first_kept", lambda: 0)
+    monkeypatch.setattr(server, "first_reserved", lambda: 0)
     [listener] = await server.listen(("127.0.0.1", 0), GatewayOptions(), GatewayMeters())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.accept)

@@ -156,8 +156,8 @@ def test_what_a_request_holds_counts_with_its_user_until_it_leaves() -> None:
         place.hold(5)
         with pytest.raises(TooBusy, match="user etl"):
             place.hold(1)
-        place.leave()
-        place.leave()
+        place.release()
+        place.release()
         assert (meters.held_bytes, meters.under_way) == (0, 0)
 
 
@@ -315,7 +315,7 @@ def asks(shown: str) -> dict[str, Any]:
     meters = GatewayMeters()
     meters.under_way += 1
     place = RequestSlot(meters, options.held_bytes_max)
-    return {"dlog.token": shown.encode(), "client": ("10.0.0.1", 1), "dlog.place": place}
+    return {"dlog.token": shown.encode(), "client": ("10.0.0.1", 1), "dlog.slot": place}
 
 
 async def test_a_request_leaves_its_session_which_ends_or_is_opened_anew(
@@ -358,7 +358,7 @@ async def test_two_tokens_of_a_user_have_one_share_until_both_have_ended(
         stays, goes, later = (asks(token("etl", number)) for number in range(3))
         share = (await users.acquire(stays)).share
         assert (await users.acquire(goes)).share is share
-        goes["dlog.place"].leave()
+        goes["dlog.slot"].release()
         users.release(goes)
         await trio.sleep(20)
         assert (await users.acquire(later)).share is share, "half is for both"

@@ -205,12 +205,12 @@ async def test_who_sends_together_takes_lacs_along(
         client = await cluster.client()
         order: list[str] = []
         monkeypatch.setattr(
-            client._lac_flusher, "flush_with_gathered", lambda: order.append("LACs")
+            client._lac_flusher, "flush_with_deferred", lambda: order.append("LACs")
         )
-        monkeypatch.setattr(client.pool, "send_gathered", lambda: order.append("send"))
+        monkeypatch.setattr(client.pool, "send_deferred", lambda: order.append("send"))
 
-        client.gather()
-        client.send_gathered()
+        client.defer_sends()
+        client.send_deferred()
 
         assert order == ["LACs", "send"]
 
@@ -223,12 +223,12 @@ async def test_lacs_of_many_ledgers_go_with_what_others_send_together(
     lacs = ExplicitLacFlusher(lambda: sent.append("gather"), lambda: sent.append("send"))
     nursery.start_soon(lacs.run)
     one = PendingLac(lambda lac: told.append((lac, trio.current_time())), broken.append)
-    lacs.flush_with_gathered()
+    lacs.flush_with_deferred()
     for _ in range(20):
         for lac in range(BATCH_LACS_MIN):
             lacs.schedule(one, lac)
         await trio.sleep(SEND_WAIT_S * 0.8)
-        lacs.flush_with_gathered()
+        lacs.flush_with_deferred()
     assert sent == []
     assert len(told) >= 19 * BATCH_LACS_MIN
 
@@ -241,7 +241,7 @@ async def test_lacs_of_many_ledgers_go_with_what_others_send_together(
     assert len(last) == BATCH_LACS_MIN
     assert max(last) - rested_at <= SEND_WAIT_S + LAC_DELAY_S
 
-    lacs.flush_with_gathered()
+    lacs.flush_with_deferred()
     rested_at = trio.current_time()
     for lac in range(BATCH_LACS_MIN - 1):
         lacs.schedule(one, 2000 + lac)
@@ -250,10 +250,10 @@ async def test_lacs_of_many_ledgers_go_with_what_others_send_together(
     assert told[-1][0] == 2000 + BATCH_LACS_MIN - 2
     for lac in range(2 * CHECKS_PER_TURN):
         lacs.schedule(one, lac)
-    lacs.flush_with_gathered()
+    lacs.flush_with_deferred()
     await trio.sleep(1.5 * LAC_DELAY_S)
     told.clear()
-    lacs.flush_with_gathered()
+    lacs.flush_with_deferred()
     assert len(told) == CHECKS_PER_TURN  # of more the rest goes with the next
-    lacs.flush_with_gathered()
+    lacs.flush_with_deferred()
     assert len(told) == 2 * CHECKS_PER_TURN

@@ -336,11 +336,11 @@ class ModelLedgers:
         self._sent: list[tuple[ModelWriter, bytes]] = []
         self._wake = trio.Event()
 
-    def gather(self) -> None:
+    def defer_sends(self) -> None:
         """What is sent has no frames."""
 
-    def send_gathered(self) -> None:
-        """See `gather`."""
+    def send_deferred(self) -> None:
+        """See `defer_sends`."""
 
     async def run(self) -> None:
         """Make what was sent durable, and say so, in batches."""

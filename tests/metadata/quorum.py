@@ -222,7 +222,7 @@ class Muted:
 
     def __init__(self, wire: Connection, name: str, silent: Mapping[str, trio.Event]) -> None:
         self.peer, self.identity, self.is_secret = wire.peer, wire.identity, wire.is_secret
-        self.has_begun = wire.has_begun
+        self.has_begun_handshake = wire.has_begun_handshake
         self._wire = wire
         self._name = name
         self._silent = silent
@@ -232,7 +232,7 @@ class Muted:
         await self._heard()
         count = await self._wire.receive_into(*buffers)
         self.identity, self.is_secret = self._wire.identity, self._wire.is_secret
-        self.has_begun = self._wire.has_begun
+        self.has_begun_handshake = self._wire.has_begun_handshake
         await self._heard()  # what came in during the silence is kept until it ends
         return count
 

@@ -35,7 +35,7 @@ class PipeConnection:
 
     identity: CertificateIdentity | None = None
     is_secret = False
-    has_begun = False
+    has_begun_handshake = False
 
     def __init__(self, name: str, incoming: _Way, outgoing: _Way) -> None:
         self.peer = name

@@ -329,14 +329,14 @@ class SegmentEntryStore(LedgerFinder, Protocol):
         """
         ...
 
-    def gather(self) -> None:
-        """Collect the entries that writers send from now on until `send_gathered`.
+    def defer_sends(self) -> None:
+        """Collect the entries that writers send from now on until `send_deferred`.
 
-        The caller must call `send_gathered` before any task waits.
+        The caller must call `send_deferred` before any task waits.
         """
         ...
 
-    def send_gathered(self) -> None:
+    def send_deferred(self) -> None:
         """Send the collected entries."""
         ...
 

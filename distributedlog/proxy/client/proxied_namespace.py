@@ -76,7 +76,7 @@ class UnavailableThroughProxies:
 
     def __init__(self, client: ProxyClient | None = None) -> None:
         if client is not None:
-            self.gather, self.send_gathered = client.gather, client.send_gathered
+            self.defer_sends, self.send_deferred = client.defer_sends, client.send_deferred
 
     def __getattr__(self, name: str) -> NoReturn:
         raise InvalidRequest(

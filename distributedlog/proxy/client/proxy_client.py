@@ -97,7 +97,7 @@ class ProxyLink:
         self._frames: list[bytes] = []
         """Frames of concurrent streams, which are sent together at the connection's next turn."""
         self._frames_bytes = 0
-        link.subscribe(self._on_frame, on_turn=self._send_frames, on_closed=self._on_closed)
+        link.subscribe(self._on_frame, before_send=self._send_frames, on_closed=self._on_closed)
 
     def add_stream(self, handlers: StreamHandlers) -> int:
         """Assign a number to a new stream. ``handlers`` receive its frames from now on."""
@@ -117,11 +117,11 @@ class ProxyLink:
     def produce(self, frame: bytes) -> None:
         """Send records of a stream. On an idle connection they are sent at once."""
         link = self.link
-        if not link.is_gathering:
+        if not link.will_send:
             link.send(frame)
             return
         if not self._frames:
-            link.request_turn()
+            link.request_send()
         self._frames.append(frame)
         self._frames_bytes += len(frame)
         # the link counts the bytes that a slow peer does not read
@@ -203,15 +203,15 @@ class ProxyClient:
 
     # --- for many writers -------------------------------------------------------------------------
 
-    def gather(self) -> None:
-        """Hold back what writers send until `send_gathered`."""
+    def defer_sends(self) -> None:
+        """Hold back what writers send until `send_deferred`."""
         for proxy in self._links.values():
-            proxy.link.gather()
+            proxy.link.defer_sends()
 
-    def send_gathered(self) -> None:
-        """Send what `gather` held back."""
+    def send_deferred(self) -> None:
+        """Send what `defer_sends` held back."""
         for proxy in self._links.values():
-            proxy.link.send_gathered()
+            proxy.link.send_deferred()
 
     # --- who there is -----------------------------------------------------------------------------
 

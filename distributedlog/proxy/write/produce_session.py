@@ -81,7 +81,7 @@ class ProduceSession:
         """Of all its streams: bytes of windows, and memory of unanswered frames."""
         self._acks: list[bytes] = []
         self._closed = False
-        link.subscribe_turns(self._send_acks)
+        link.subscribe_sends(self._send_acks)
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class ProduceSession:
         if not self._closed:
             acks = self._acks
             if not acks:
-                self._link.request_turn()
+                self._link.request_send()
             acks.append(item)
             if len(acks) >= ACKS_MAX:
                 # The turn does not come while the peer reads nothing, but the link counts waiting bytes.

@@ -14,7 +14,7 @@ from ..protocol.proxy_messages import ProxyCall, decode_answer
 TAKE_TIMEOUT_S = 10.0
 """How long the receiver of a log may take to answer. The caller may wait for less."""
 REDIAL_DELAY_S = 2.0
-"""An unreachable proxy is not dialled again for this time, because a drain hands over log after log."""
+"""An unreachable proxy is not dialed again for this time, because a drain hands over log after log."""
 
 
 class WriteProxyPeers:

@@ -64,7 +64,7 @@ class BlockScanResult:
     tail_from: int
     """Blocks from this sequence number on are ignored, even valid ones, because they were never acknowledged.
     """
-    corrupt: list[tuple[int, int]]
+    lost_ranges: list[tuple[int, int]]
     """Ranges of sequence numbers that were durable and are lost (both ends inclusive, ascending)."""
     durable_to: int
     """The highest sequence number that is known to have been synced."""
@@ -216,18 +216,18 @@ def classify_tail(
     spans += (
         (max(first, from_sequence), last) for first, last in known_gaps if last >= from_sequence
     )
-    corrupt: list[tuple[int, int]] = []
+    lost_ranges: list[tuple[int, int]] = []
     expected = from_sequence
     for first, last in sorted(spans):
         if first > expected:
             if expected <= durable_to:
-                corrupt.append((expected, min(first - 1, durable_to)))
+                lost_ranges.append((expected, min(first - 1, durable_to)))
             if first - 1 > durable_to:
-                return BlockScanResult(max(expected, durable_to + 1), corrupt, durable_to)
+                return BlockScanResult(max(expected, durable_to + 1), lost_ranges, durable_to)
         expected = max(expected, last + 1)
     if expected <= durable_to:  # the newest durable blocks are lost, and none follows them
-        corrupt.append((expected, durable_to))
-    return BlockScanResult(max(expected, durable_to + 1), corrupt, durable_to)
+        lost_ranges.append((expected, durable_to))
+    return BlockScanResult(max(expected, durable_to + 1), lost_ranges, durable_to)
 
 
 def announced_length(file_number: int, data: memoryview, index: int) -> int:

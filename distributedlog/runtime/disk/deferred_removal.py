@@ -21,7 +21,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ..primitives.background_rate import BackgroundRate
-from ..process.descriptor_limit import first_kept, limit
+from ..process.descriptor_limit import first_reserved, limit
 from ..process.fork_safety import close_descriptor, watch_forks
 
 SLICED_FROM_BYTES = 8 * 1024 * 1024
@@ -112,7 +112,7 @@ class DeferredRemovals:
                 stat.S_ISREG(file_status.st_mode)
                 and file_status.st_size >= SLICED_FROM_BYTES
                 and file_status.st_ino not in in_use_inodes
-                and descriptor < first_kept()
+                and descriptor < first_reserved()
             ):
                 return descriptor
         if descriptor >= 0:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from .principals import CertificateIdentity, Credentials, Verify
+from .principals import CertificateIdentity, Credentials, Verifier
 
 Address = tuple[str, int]
 """Host name or IP address, and port. With port 0, a listener gets a free port."""
@@ -33,7 +33,7 @@ class Connection(Protocol):
     bytes."""
 
     @property
-    def has_begun(self) -> bool:
+    def has_begun_handshake(self) -> bool:
         """Whether the peer has begun a handshake: it waits for its turn, or had it a moment ago."""
         ...
 
@@ -332,7 +332,7 @@ class Host:
     secret_bytes: Callable[[int], bytes] = _no_secrets
     """Returns unpredictable bytes for keys, nonces and tokens. `random` is for everything else, because its
     output can be predicted from earlier output."""
-    methods: Mapping[str, Verify] = field(default_factory=dict)
+    methods: Mapping[str, Verifier] = field(default_factory=dict)
     """The methods by which clients authenticate to a server of this host, by name; empty for no
     authentication."""
     credentials: Callable[[Address], Credentials | None] = lambda address: None

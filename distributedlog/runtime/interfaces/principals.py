@@ -143,11 +143,11 @@ class Welcome:
     """How long the proof is valid, in seconds. The connection ends then."""
 
 
-Verify = Callable[[HandshakeContext, bytes], Welcome]
+Verifier = Callable[[HandshakeContext, bytes], Welcome]
 """The server's side of a method: returns the principal of a proof. Raises `NotAuthenticated`. Must not wait.
 """
-RemoteVerify = Callable[[HandshakeContext, bytes], Awaitable[Welcome]]
-"""A `Verify` that queries another server. Also raises the errors of that query."""
+RemoteVerifier = Callable[[HandshakeContext, bytes], Awaitable[Welcome]]
+"""A `Verifier` that queries another server. Also raises the errors of that query."""
 
 
 @dataclass(frozen=True, slots=True)

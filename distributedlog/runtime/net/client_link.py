@@ -76,7 +76,7 @@ class ClientLink(Link):
             receive_space,
             outgoing_bytes_max=outgoing_bytes_max,
             frame_bytes_max=FRAME_BYTES_MAX,
-            dialled=True,
+            dialed=True,
         )
         self.on_closed: list[Callable[[DistributedLogError], None]] = []
         self._pending: dict[int, PendingReply] = {}
@@ -92,7 +92,7 @@ class ClientLink(Link):
         on_frame: OnFrame,
         *,
         on_batch: Callable[[], None] | None = None,
-        on_turn: Callable[[], None] | None = None,
+        before_send: Callable[[], None] | None = None,
         on_closed: Callable[[DistributedLogError], None] | None = None,
     ) -> None:
         """Give the one owner of the link all frames that are not replies to requests.
@@ -100,13 +100,13 @@ class ClientLink(Link):
         Args:
             on_frame: Receives each of these frames.
             on_batch: Called after all complete frames of one receive, to act once on many frames.
-            on_turn: Called just before the send task sends (`Link.subscribe_turns`).
+            before_send: Called just before the send task sends (`Link.subscribe_sends`).
             on_closed: Receives the reason when the link has ended, after all pending requests received it.
         """
         self._on_frame = on_frame
         self._on_batch = on_batch
-        if on_turn is not None:
-            self.subscribe_turns(on_turn)
+        if before_send is not None:
+            self.subscribe_sends(before_send)
         if on_closed is not None:
             self.on_closed.append(on_closed)
 

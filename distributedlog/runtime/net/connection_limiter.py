@@ -85,7 +85,10 @@ class ConnectionLimiter:
         busiest_host = max(dict.fromkeys(hosts), key=hosts.count)
         host_links = [other for other, host in self.unauthenticated.items() if host == busiest_host]
         return self._evict(
-            next((candidate for candidate in host_links if not candidate.has_begun), host_links[-1])
+            next(
+                (candidate for candidate in host_links if not candidate.has_begun_handshake),
+                host_links[-1],
+            )
         )
 
     def classify(

@@ -14,7 +14,7 @@ from ..protocol.frames import ENVELOPE, ENVELOPE_BYTES, FRAME_BYTES_MAX, check_l
 WINDOW_BYTES = 1024 * 1024
 WINDOW_FIRST_BYTES = 128 * 1024
 WINDOW_MIN_BYTES = 4 * 1024
-WINDOW_DIALLED_BYTES = 64 * 1024
+WINDOW_DIALED_BYTES = 64 * 1024
 """How many bytes of the shared buffer a connection receives at a time.
 
 A server handles everything that it received from one peer before it serves another one. One megabyte of the
@@ -90,7 +90,7 @@ class FrameReader:
         frame_bytes_max: The first value of the attribute.
         on_partial_dropped: Called when another connection took the memory of an incomplete frame. Nothing
             more can be read then.
-        dialled: Whether the peer is a dialed server. The frame lengths that a server announces are trusted,
+        dialed: Whether the peer is a dialed server. The frame lengths that a server announces are trusted,
             and memory of its replies is never taken away.
     """
 
@@ -101,14 +101,14 @@ class FrameReader:
         *,
         frame_bytes_max: int,
         on_partial_dropped: Callable[[], None],
-        dialled: bool = False,
+        dialed: bool = False,
         now: float,
     ) -> None:
         self._receive_space = receive_space
         self._peer = peer
         self._on_partial_dropped = on_partial_dropped
-        self._dialled = dialled
-        window_bytes = WINDOW_DIALLED_BYTES if dialled else WINDOW_FIRST_BYTES
+        self._dialed = dialed
+        window_bytes = WINDOW_DIALED_BYTES if dialed else WINDOW_FIRST_BYTES
         self._window = (receive_space.buffer[ENVELOPE_BYTES : ENVELOPE_BYTES + window_bytes],)
         self._cut_envelope = b""
         """The received part of the next frame's envelope, if it was cut."""
@@ -211,8 +211,8 @@ class FrameReader:
         self._partial_received = received_bytes = len(received)
         self._partial_started_at = now
         self._partial = memoryview(b"")
-        first_bytes = FRAME_BYTES_MAX if self._dialled else PARTIAL_FIRST_BYTES
-        if not self._dialled:
+        first_bytes = FRAME_BYTES_MAX if self._dialed else PARTIAL_FIRST_BYTES
+        if not self._dialed:
             self._receive_space.partials[self] = None
         size = first_bytes if received_bytes < first_bytes else 4 * received_bytes
         self._grow_partial(min(length, size), received, now)

@@ -65,7 +65,7 @@ class Link:
         *,
         outgoing_bytes_max: int,
         frame_bytes_max: int,
-        dialled: bool = False,
+        dialed: bool = False,
     ) -> None:
         self._connection = connection
         self.created_at = trio.current_time()
@@ -74,7 +74,7 @@ class Link:
         self._wake = trio.Event()
         self._capacity_event: trio.Event | None = None
         self._outgoing_bytes_max = outgoing_bytes_max
-        self._pauses_when_unread = not dialled
+        self._pauses_when_unread = not dialed
         """Whether reading pauses while the peer leaves its replies unread. False on dialed links, which send
         the requests."""
         self.reader = FrameReader(
@@ -82,7 +82,7 @@ class Link:
             connection.peer,
             frame_bytes_max=frame_bytes_max,
             on_partial_dropped=self._refuse_slow,
-            dialled=dialled,
+            dialed=dialed,
             now=trio.current_time(),
         )
         self.peer = Hello()
@@ -100,13 +100,13 @@ class Link:
         """When the proof, and with it the connection, ends."""
         self.allowed_operations: bytes | None = None
         """One byte per operation, nonzero if the peer may request it (`operations.py`). None allows all."""
-        self._on_turn: Callable[[], None] | None = None
-        """Sends the data that the owner gathered while `is_gathering`. Called just before the send task
+        self._before_send: Callable[[], None] | None = None
+        """Sends the data that the owner gathered while `will_send`. Called just before the send task
         sends."""
         self.outgoing_bytes = 0
         self.sent_bytes = 0
         self._sent_at = -inf
-        self._gathering = False
+        self._defers_sends = False
         self.handshake_deadline = inf
         """When the peer must have completed the handshake."""
         self.closed: DistributedLogError | None = None
@@ -118,9 +118,9 @@ class Link:
         return self._connection.is_secret
 
     @property
-    def has_begun(self) -> bool:
-        """See `Connection.has_begun`."""
-        return self._connection.has_begun
+    def has_begun_handshake(self) -> bool:
+        """See `Connection.has_begun_handshake`."""
+        return self._connection.has_begun_handshake
 
     @property
     def identity(self) -> CertificateIdentity | None:
@@ -132,12 +132,12 @@ class Link:
         """When bytes were last received from the peer; infinite while reading is paused."""
         return self.reader.received_at
 
-    def subscribe_turns(self, on_turn: Callable[[], None]) -> None:
-        """Call ``on_turn`` just before the send task sends, to send the data that the owner gathered.
+    def subscribe_sends(self, before_send: Callable[[], None]) -> None:
+        """Call ``before_send`` just before the send task sends, to send the data that the owner gathered.
 
         A link has one such owner.
         """
-        self._on_turn = on_turn
+        self._before_send = before_send
 
     # --- back-pressure ----------------------------------------------------------------------------
 
@@ -206,8 +206,8 @@ class Link:
                 )
             )
             return
-        if self._gathering or self._wake.is_set():
-            return  # `send_gathered`, or the next turn, sends all frames that are queued by then
+        if self._defers_sends or self._wake.is_set():
+            return  # `send_deferred`, or the next turn, sends all frames that are queued by then
         now = trio.current_time()
         if now - self._sent_at > IDLE_AFTER_S:
             self._sent_at = now
@@ -217,33 +217,33 @@ class Link:
         self._wake.set()
 
     @property
-    def is_gathering(self) -> bool:
-        """Whether ``on_turn`` will be called anyway. False on an idle link."""
-        return self._gathering or self._wake.is_set()
+    def will_send(self) -> bool:
+        """Whether ``before_send`` will be called anyway. False on an idle link."""
+        return self._defers_sends or self._wake.is_set()
 
-    def request_turn(self) -> None:
-        """Call ``on_turn`` soon, even if nothing is queued."""
-        if not self._gathering:
+    def request_send(self) -> None:
+        """Call ``before_send`` soon, even if nothing is queued."""
+        if not self._defers_sends:
             self._wake.set()
 
-    def gather(self) -> None:
-        """Announce several frames. The caller calls `send_gathered` in the same event-loop iteration."""
-        self._gathering = True
+    def defer_sends(self) -> None:
+        """Announce several frames. The caller calls `send_deferred` in the same event-loop iteration."""
+        self._defers_sends = True
 
-    def send_gathered(self) -> None:
-        """Send the frames that were gathered since `gather`, without a turn of the send task."""
+    def send_deferred(self) -> None:
+        """Send the frames that were deferred since `defer_sends`, without the send task."""
         try:
             if self.closed is not None or self._wake.is_set():
                 return
-            if self._on_turn is not None:
-                self._on_turn()
+            if self._before_send is not None:
+                self._before_send()
             if self._queue:
                 self._sent_at = trio.current_time()
                 self.flush()
                 if self._queue:
                     self._wake.set()
         finally:
-            self._gathering = False
+            self._defers_sends = False
 
     def reply(self, ident: int, *body: Buffer, flags: int = 0) -> None:
         """Send the reply to request ``ident``."""
@@ -300,8 +300,8 @@ class Link:
         """Send queued frames, one turn at a time, until the link is closed."""
         while self.closed is None:
             await self._wake.wait()
-            if self._on_turn is not None:
-                self._on_turn()
+            if self._before_send is not None:
+                self._before_send()
             self.flush()
             if self._queue:
                 try:

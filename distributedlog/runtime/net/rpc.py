@@ -40,8 +40,8 @@ from ..interfaces.principals import (
     WARN_REMAINING_FRACTION,
     Credentials,
     HandshakeContext,
-    RemoteVerify,
-    Verify,
+    RemoteVerifier,
+    Verifier,
     Welcome,
     anonymous,
 )
@@ -103,9 +103,9 @@ class Endpoint:
         self._outgoing_bytes_max = outgoing_bytes_max
         self._accepted_count = 0
         self.connections = 0
-        self.methods: dict[str, Verify] = dict(host.methods) or {hellos.METHOD_NONE: anonymous}
+        self.methods: dict[str, Verifier] = dict(host.methods) or {hellos.METHOD_NONE: anonymous}
         """The methods by which clients authenticate, by name. Add to it before `serve`."""
-        self.remote_methods: dict[str, RemoteVerify] = {}
+        self.remote_methods: dict[str, RemoteVerifier] = {}
         """Methods whose proofs another server verifies. The deadline of the handshake includes that."""
         self.rejection_log = RejectionLog()
         self.failures = WorkFailures()
@@ -346,7 +346,7 @@ class Endpoint:
     def _claims_node(self, hello: Hello) -> bool:
         return hello.kind in NODE_KINDS and hello.cluster_id == self.hello().cluster_id != ""
 
-    def _close_crowded_out(self, link: Link | None) -> None:
+    def _close_evicted(self, link: Link | None) -> None:
         """Close a connection that was evicted for another one."""
         if link is not None:
             self._end_link(link, TOO_MANY_CONNECTIONS, "a newer connection took its slot")
@@ -374,13 +374,13 @@ class Endpoint:
             link.listener = name
             link.handshake_deadline = trio.current_time() + HANDSHAKE_TIMEOUT_S
             self.connections += 1
-            self._close_crowded_out(limiter.admit(link))
+            self._close_evicted(limiter.admit(link))
             local = host_of(link.peer_address) in ("127.0.0.1", "[::1]", own_host)
 
             def greeted(link: Link = link, local: bool = local) -> None:
                 node = is_node(link.peer)
                 now = trio.current_time()
-                self._close_crowded_out(
+                self._close_evicted(
                     limiter.classify(link, link.peer, is_node=node, is_local=local, now=now)
                 )
 
@@ -569,7 +569,7 @@ class _ServerConnection:
         link.send(envelope(Op.AUTH, len(answer)), answer)
         self.session = self._make_session(link)
 
-    async def _verify_remotely(self, verify: RemoteVerify, proof: bytes) -> None:
+    async def _verify_remotely(self, verify: RemoteVerifier, proof: bytes) -> None:
         """Have another server verify the proof, within the deadline of the handshake.
 
         No other frame is accepted on this connection until then.
@@ -577,7 +577,7 @@ class _ServerConnection:
         link = self.link
         try:
             with trio.move_on_at(link.handshake_deadline):
-                welcome = await verify(self._meeting(), proof)
+                welcome = await verify(self._handshake_context(), proof)
                 if link.closed is None:
                     self._accept_peer(welcome)
         except DistributedLogError as error:
@@ -604,9 +604,9 @@ class _ServerConnection:
                 f"this server requires authentication by {method_names}; {link.peer_address} came with"
                 f" {method if method.isascii() and method.isalnum() else 'another method'}"
             )
-        return verify(self._meeting(), proof)
+        return verify(self._handshake_context(), proof)
 
-    def _meeting(self) -> HandshakeContext:
+    def _handshake_context(self) -> HandshakeContext:
         link = self.link
         return HandshakeContext(
             link.peer_address,

@@ -48,11 +48,11 @@ class TcpConnection:
 
     identity: CertificateIdentity | None = None
     is_secret = False
-    has_begun = False
+    has_begun_handshake = False
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
-        tune(sock)
+        set_socket_options(sock)
         self.peer = peer
         self._sock = sock
         self._sendmsg = _sendmsg_of(sock)
@@ -139,7 +139,7 @@ class TcpListener:
         host, port = sock.getsockname()[:2]
         self.address: Address = (host, port)
         self._closed_reason = ""
-        self._first_reserved = descriptors.first_kept()
+        self._first_reserved = descriptors.first_reserved()
         watch_forks(self)
 
     async def accept(self) -> Connection:
@@ -285,7 +285,7 @@ def _bind(
     return sock
 
 
-def tune(sock: socket.socket) -> None:
+def set_socket_options(sock: socket.socket) -> None:
     """Set the socket options of a connection: no delays, keepalive, and no pacing on loopback."""
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -41,7 +41,7 @@ from ..interfaces.principals import (
     CertificateIdentity,
     Credentials,
     HandshakeContext,
-    Verify,
+    Verifier,
     Welcome,
     anonymous,
     serial_of,
@@ -208,7 +208,7 @@ class TlsConnection:
     """
 
     def __init__(
-        self, inner: Connection, tls: Tls, *, dialled: bool, may_be_plain: bool = False
+        self, inner: Connection, tls: Tls, *, dialed: bool, may_be_plain: bool = False
     ) -> None:
         self.peer = inner.peer
         self.identity: CertificateIdentity | None = None
@@ -218,10 +218,10 @@ class TlsConnection:
         self._receive_buffer = tls.receive_buffer
         self._handshake_limiter = tls.handshake_limiter
         self._domain = tls.identity.domain if tls.identity is not None else ""
-        self._dialled = dialled
+        self._dialed = dialed
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._ssl_object: ssl.SSLObject | None = tls.context_for(server=not dialled).wrap_bio(
-            self._incoming, self._outgoing, server_side=not dialled
+        self._ssl_object: ssl.SSLObject | None = tls.context_for(server=not dialed).wrap_bio(
+            self._incoming, self._outgoing, server_side=not dialed
         )
         self._may_be_plain = may_be_plain
         self._is_plain = False
@@ -230,7 +230,7 @@ class TlsConnection:
         self._ready = trio.Event()
         self._closed_event = trio.Event()
         """Set when this end closes the connection."""
-        self._has_received = not dialled
+        self._has_received = not dialed
         """Whether the other end has sent anything since the handshake. Until then it may still reject this
         end."""
         self._refusal_deadline = 0.0
@@ -247,14 +247,14 @@ class TlsConnection:
         self._end_reason = ""
         self._is_denied = False
         """Whether one end rejected the other. Nothing more can be sent then."""
-        spread = 1 - tls.rng.random() * KEY_LIFETIME_SPREAD if dialled else 2.0
+        spread = 1 - tls.rng.random() * KEY_LIFETIME_SPREAD if dialed else 2.0
         self._key_bytes_left = int(KEY_LIFETIME_BYTES * spread)
         self._keys_end_at = trio.current_time() + KEY_LIFETIME_S * spread
         watch_forks(self)
 
     @property
-    def has_begun(self) -> bool:
-        """See `Connection.has_begun`."""
+    def has_begun_handshake(self) -> bool:
+        """See `Connection.has_begun_handshake`."""
         return trio.current_time() < self._prioritized_until
 
     # --- receiving --------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ class TlsConnection:
             self._ready.set()
             return
         assert self._ssl_object is not None, "the process has not forked"
-        waits = not self._dialled
+        waits = not self._dialed
         while True:
             if waits and self._incoming.pending:  # a silent peer uses no turn
                 waits, self._prioritized_until = False, inf
@@ -433,7 +433,7 @@ class TlsConnection:
             raise self._deny(
                 f"{self.peer} is {identity.principal} of domain {identity.domain}, not {self._domain}"
             )
-        if self._dialled and identity.kind not in SERVERS:
+        if self._dialed and identity.kind not in SERVERS:
             raise self._deny(f"{self.peer} is {identity.principal}, which is not a server")
 
     def _error_for(self, error: ssl.SSLError) -> ConnectionLost | NotAuthenticated:
@@ -597,7 +597,7 @@ class TlsListener:
         connection = await self._inner.accept()
         # A plain client receives an error message: it has to authenticate, for which there is no method
         # without TLS.
-        return TlsConnection(connection, self._tls, dialled=False, may_be_plain=True)
+        return TlsConnection(connection, self._tls, dialed=False, may_be_plain=True)
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
@@ -612,7 +612,7 @@ def with_tls(host: Host, tls: Tls, transport: str = TLS) -> Host:
     """
 
     async def dial(address: Address) -> Connection:
-        connection = TlsConnection(await host.dial(address), tls, dialled=True)
+        connection = TlsConnection(await host.dial(address), tls, dialed=True)
         if transport == EITHER:
             try:
                 await connection.handshake()
@@ -630,7 +630,7 @@ def with_tls(host: Host, tls: Tls, transport: str = TLS) -> Host:
     def credentials(address: Address) -> Credentials | None:
         return None if tls.identity is None else CERTIFICATE
 
-    methods: dict[str, Verify] = {BY_CERTIFICATE: verify_certificate}
+    methods: dict[str, Verifier] = {BY_CERTIFICATE: verify_certificate}
     if transport == EITHER:
         methods["none"] = anonymous
     return replace(

@@ -53,6 +53,6 @@ def connections_max(upper_limit: int = CONNECTIONS_MAX) -> int:
     return min(upper_limit, max(RESERVED_DESCRIPTORS // 2, limit() - FILE_DESCRIPTORS))
 
 
-def first_kept() -> int:
+def first_reserved() -> int:
     """Return the lowest descriptor that no accepted connection can have."""
     return max(RESERVED_DESCRIPTORS // 2, limit() - RESERVED_DESCRIPTORS)

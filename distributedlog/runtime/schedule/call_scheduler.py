@@ -77,17 +77,19 @@ class ScheduledCall:
 class CallScheduler:
     """Run due calls in the order in which they were scheduled. `run` must be running.
 
-    ``gather`` and ``send_gathered`` are called before and after several calls, so that their frames are sent
-    together.
+    ``defer_sends`` and ``send_deferred`` are called before and after several calls, so that their frames are
+    sent together.
     """
 
     def __init__(
-        self, gather: Callable[[], None] = _nothing, send_gathered: Callable[[], None] = _nothing
+        self,
+        defer_sends: Callable[[], None] = _nothing,
+        send_deferred: Callable[[], None] = _nothing,
     ) -> None:
         self.due: deque[ScheduledCall] = deque()
         """The due calls. `ScheduledCall.schedule` appends to it."""
-        self._gather = gather
-        self._send_gathered = send_gathered
+        self._defer_sends = defer_sends
+        self._send_deferred = send_deferred
         self._wake_event = trio.Event()
         self._span_number = 0
         self._span_ends = -inf
@@ -136,7 +138,7 @@ class CallScheduler:
     def _run_calls(self, count: int) -> bool:
         """Run this many calls. Return False if they exceeded the limit of one iteration."""
         if count > 1:
-            self._gather()
+            self._defer_sends()
         due_calls, span = self.due, self._span_number
         charged_bytes = calls = handed_on_bytes = 0
         try:
@@ -161,7 +163,7 @@ class CallScheduler:
             self._calls_in_span += calls
             self._bytes_in_span += handed_on_bytes
             if count > 1:
-                self._send_gathered()
+                self._send_deferred()
 
 
 class PeriodicCheck:

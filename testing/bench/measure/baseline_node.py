@@ -13,7 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
-from ....runtime.net.tcp import tune
+from ....runtime.net.tcp import set_socket_options
 
 RECEIVE_BYTES = 1 << 20
 FILE_BYTES = 256 << 20
@@ -26,7 +26,7 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
     connection, _ = listener.accept()
-    tune(connection)
+    set_socket_options(connection)
     with contextlib.suppress(ConnectionError):  # the other end closes it after the measurement
         (serve_messages if mode == "message" else serve_stream)(connection, directory, size)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from ....runtime.net.tcp import tune
+from ....runtime.net.tcp import set_socket_options
 from .histogram import Histogram
 from .machine_info import OthersCpu, settings
 
@@ -187,7 +187,7 @@ def nodes(directory: Path, mode: str, size: int) -> Iterator[list[socket.socket]
         for process in processes:
             assert process.stdout is not None
             connection = socket.create_connection(("127.0.0.1", int(process.stdout.readline())))
-            tune(connection)
+            set_socket_options(connection)
             connections.append(connection)
         yield connections
     finally:

@@ -302,7 +302,7 @@ class SimConnection:
         self.peer = peer
         self.identity: CertificateIdentity | None = None
         self.is_secret = False
-        self.has_begun = False
+        self.has_begun_handshake = False
         self.serial = serial
         self.host = host
         self.incarnation = host.incarnation

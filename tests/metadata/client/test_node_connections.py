@@ -101,7 +101,7 @@ class Turned:
 
     def __init__(self, inner: Connection, turns: HandshakeLimiter, late_s: float) -> None:
         self.peer = inner.peer
-        self.has_begun = False
+        self.has_begun_handshake = False
         self.try_send, self.wait_writable = inner.try_send, inner.wait_writable
         self._inner = inner
         self._turns = turns
@@ -110,8 +110,8 @@ class Turned:
 
     async def receive_into(self, *buffers: memoryview) -> int:
         count = await self._inner.receive_into(*buffers)
-        if not self.has_begun:
-            self.has_begun = True
+        if not self.has_begun_handshake:
+            self.has_begun_handshake = True
             said = [bytes(buffer) for buffer in buffers]
             await self._turns.wait_turn(host_of(self.peer), self._check)
             await trio.sleep(self._late_s)

@@ -131,10 +131,10 @@ class ScriptedClient:
     def read_proxies(self, path: str, name: str) -> list[Any]:
         return []
 
-    def gather(self) -> None:
+    def defer_sends(self) -> None:
         """All leaves at once."""
 
-    send_gathered = gather
+    send_deferred = defer_sends
 
 
 @dataclass
@@ -448,26 +448,26 @@ class BusyLink:
     """What a connection is to its `ProxyLink`, which is told when its turn comes."""
 
     def __init__(self) -> None:
-        self.is_gathering = False
+        self.will_send = False
         self.closed = None
         self.sent: list[bytes] = []
         self.turns = 0
-        self.on_turn: Callable[[], None] | None = None
+        self.before_send: Callable[[], None] | None = None
 
     def send(self, *buffers: bytes) -> None:
         self.sent.append(b"".join(buffers))
 
     def subscribe(
-        self, on_frame: object, *, on_turn: Callable[[], None], on_closed: object
+        self, on_frame: object, *, before_send: Callable[[], None], on_closed: object
     ) -> None:
-        self.on_turn = on_turn
+        self.before_send = before_send
 
-    def request_turn(self) -> None:
+    def request_send(self) -> None:
         self.turns += 1
 
     def turn(self) -> None:
-        assert self.on_turn is not None
-        self.on_turn()
+        assert self.before_send is not None
+        self.before_send()
 
 
 def test_frames_of_many_streams_leave_as_one_and_nothing_passes_them() -> None:
@@ -477,7 +477,7 @@ def test_frames_of_many_streams_leave_as_one_and_nothing_passes_them() -> None:
     proxy.produce(b"alone")
     assert link.sent == [b"alone"]
 
-    link.is_gathering = True
+    link.will_send = True
     proxy.produce(b"one,")
     proxy.produce(b"two")
     assert (link.sent, link.turns) == ([b"alone"], 1)

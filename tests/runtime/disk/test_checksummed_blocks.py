@@ -281,7 +281,7 @@ def test_power_cuts_are_tails_and_rot_is_corruption(chance: int) -> None:
 
     verdict = classify_tail([(n, marks[n]) for n in survivors], from_sequence=1, min_durable_to=0)
 
-    assert verdict.corrupt == []
+    assert verdict.lost_ranges == []
     assert verdict.tail_from > synced
     assert all(n in survivors for n in range(1, verdict.tail_from))
 
@@ -290,7 +290,7 @@ def test_power_cuts_are_tails_and_rot_is_corruption(chance: int) -> None:
         lost = draw.randint(1, known)
         left = [(n, marks[n]) for n in survivors if n != lost]
         verdict = classify_tail(left, from_sequence=1, min_durable_to=known)
-        assert verdict.corrupt == [(lost, lost)]
+        assert verdict.lost_ranges == [(lost, lost)]
         assert verdict.tail_from > known
 
 

@@ -19,7 +19,7 @@ from distributedlog.runtime.interfaces.principals import (
     CertificateIdentity,
     Credentials,
     HandshakeContext,
-    Verify,
+    Verifier,
     Welcome,
     serial_of,
 )
@@ -43,7 +43,7 @@ CLIENT = Hello(kind="client")
 
 @asynccontextmanager
 async def served(
-    methods: dict[str, Verify],
+    methods: dict[str, Verifier],
     *,
     server_is: CertificateIdentity | None = None,
     client_is: CertificateIdentity | None = None,
@@ -103,7 +103,7 @@ def proof_of(key: bytes, meeting: HandshakeContext, side: bytes) -> bytes:
     return hmac.digest(key, side + meeting.server_nonce + meeting.client_nonce, "sha256")
 
 
-def taking(key: bytes, *, honest: bool = True) -> Verify:
+def taking(key: bytes, *, honest: bool = True) -> Verifier:
     def verify(meeting: HandshakeContext, proof: bytes) -> Welcome:
         if honest and not hmac.compare_digest(proof, proof_of(key, meeting, b"client")):
             raise NotAuthenticated(f"{meeting.peer_address} does not know the key")

@@ -59,7 +59,7 @@ class Server:
 def begin_handshake(link: Link) -> None:
     """As its peer does."""
     assert isinstance(link._connection, PipeConnection)
-    link._connection.has_begun = True
+    link._connection.has_begun_handshake = True
 
 
 async def test_clients_take_no_place_of_a_node_whatever_they_are_called(

@@ -47,7 +47,7 @@ class Incoming:
             "peer:1",
             frame_bytes_max=frame_bytes_max,
             on_partial_dropped=self._on_given_up,
-            dialled=dialled,
+            dialed=dialled,
             now=0.0,
         )
 

@@ -11,7 +11,7 @@ import trio
 
 from distributedlog.runtime.interfaces.errors import NotAuthenticated
 from distributedlog.runtime.interfaces.host import Host, Listener
-from distributedlog.runtime.interfaces.principals import Verify, Welcome
+from distributedlog.runtime.interfaces.principals import Verifier, Welcome
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.net import local_secret
 from distributedlog.runtime.net.local_secret import credentials_for, with_local_secret
@@ -99,7 +99,7 @@ async def test_who_took_a_dead_clusters_port_learns_nothing_and_is_not_believed(
     def yes(meeting: object, proof: bytes) -> Welcome:
         return Welcome("user/local", session_credential=proof)
 
-    methods: dict[str, Verify] = {local_secret.METHOD: yes}
+    methods: dict[str, Verifier] = {local_secret.METHOD: yes}
     async with trio.open_nursery() as nursery:
         listener = await serving(nursery, replace(real_host("squatter"), methods=methods))
         local_secret.write_secret_file(SECRET, listener.address)  # the dead cluster's

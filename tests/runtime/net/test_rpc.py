@@ -280,13 +280,13 @@ async def test_frames_without_request_reach_the_subscriber(
         turns: list[int] = []
         link.subscribe(
             lambda op, flags, status, ident, body: seen.append((op, ident, bytes(body))),
-            on_turn=lambda: turns.append(1),
+            before_send=lambda: turns.append(1),
         )
         link.send(envelope(PUSH, 3), b"abc")
         await link.request(ECHO, timeout_s=5)
 
         assert seen == [(PUSH, 7, b"abc")]
-        link.request_turn()
+        link.request_send()
         await link.request(ECHO, timeout_s=5)
         assert turns, "called before the sender's turn"
 
