@@ -18,7 +18,7 @@ KINDS = {
 }
 
 
-def place() -> str:
+def node_address() -> str:
     """Return the HTTP address of the node, or "".
 
     Process 1 shows the kind of the node, and the environment has the address for this kind.
@@ -46,7 +46,7 @@ def connected(host: str, port: int) -> socket.socket:
 
 def main() -> int:
     """Query the node and print its answer (shown by `docker inspect`). Return the exit code."""
-    where = place()
+    where = node_address()
     if not where:
         print("no node with --http in this container")
         return 1

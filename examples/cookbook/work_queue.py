@@ -18,7 +18,7 @@ from distributedlog.blocking import local_cluster, open_namespace
 
 JOBS = 60
 WORKERS = 3
-STRETCH_BYTES = 400
+RANGE_BYTES = 400
 
 
 def work(uri: str, name: str, number: int) -> None:
@@ -29,7 +29,7 @@ def work(uri: str, name: str, number: int) -> None:
             results.open_writer() as writer,
             namespace.open_log(f"{name}/jobs").work_queue("squares") as queue,
         ):
-            while (claim := queue.claim(bytes_max=STRETCH_BYTES)) is not None:
+            while (claim := queue.claim(bytes_max=RANGE_BYTES)) is not None:
                 with (
                     claim,
                     claim.open_reader() as reader,

@@ -94,7 +94,11 @@ def run(
     found: list[Finding] = []
     for name, snapshot in known.items():
         held = {row.segment: row for row in rows if row.log == name}
-        found += [complete(snapshot, held), ordered(snapshot, held), as_told(snapshot, held)]
+        found += [
+            complete(snapshot, held),
+            ordered(snapshot, held),
+            matches_metadata(snapshot, held),
+        ]
     if unique is not None:
         payloads = records("log string, payload binary")
         twice = {
@@ -139,7 +143,7 @@ def ordered(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
     )
 
 
-def as_told(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
+def matches_metadata(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
     """Check that each segment matches its metadata."""
     told = {one.segment: one for one in snapshot.segments}
     wrong = [f"segment {number} is not in the metadata" for number in sorted(held.keys() - told)]

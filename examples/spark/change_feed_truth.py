@@ -14,7 +14,7 @@ MINUTE_MS = 60_000
 
 
 @dataclass(slots=True)
-class Told:
+class DistinctEvents:
     """The distinct events of a log, in the order of their arrival."""
 
     events: list[Event] = field(default_factory=list)
@@ -26,9 +26,11 @@ class Told:
     """The greatest event time."""
 
 
-def told(payloads: Iterable[bytes], *, patience_ms: int = 10 * MINUTE_MS) -> Told:
+def distinct_events(
+    payloads: Iterable[bytes], *, patience_ms: int = 10 * MINUTE_MS
+) -> DistinctEvents:
     """Read the records of a log in order, and return its distinct events."""
-    found, seen = Told(), set()
+    found, seen = DistinctEvents(), set()
     for payload in payloads:
         event = json.loads(payload)
         found.records += 1
@@ -49,7 +51,7 @@ class Revenue:
     cents: int = 0
 
 
-def revenue(orders: Told, *, late: bool) -> dict[tuple[int, str], Revenue]:
+def revenue(orders: DistinctEvents, *, late: bool) -> dict[tuple[int, str], Revenue]:
     """Return paid orders by (minute of the event in ms, country), with or without late events."""
     found: dict[tuple[int, str], Revenue] = {}
     for event in orders.events:
@@ -65,7 +67,7 @@ def revenue(orders: Told, *, late: bool) -> dict[tuple[int, str], Revenue]:
 
 
 def paid_orders(
-    orders: Told, payments: Told, *, within_ms: int, late: bool
+    orders: DistinctEvents, payments: DistinctEvents, *, within_ms: int, late: bool
 ) -> set[tuple[int, str, int, int, int]]:
     """Return (order, payment, ordered ms, paid ms, cents paid) of each payment in time for its order."""
     created = {event["order_id"]: event for event in orders.events if event["op"] == "c"}

@@ -111,7 +111,7 @@ def main() -> None:
 def environment_of(other: str, directory: Path) -> str:
     """Return the Python of the other build; a commit is installed below the directory first."""
     if not COMMIT.fullmatch(other):
-        return whole(other)
+        return absolute_path(other)
     source, python = directory / "source", directory / "environment" / "bin" / "python"
     export(other, source)
     subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
@@ -189,7 +189,7 @@ def table(figures: dict[GateCase, Pairs], limit: float) -> str:
     return "\n".join(lines)
 
 
-def whole(path: str) -> str:
+def absolute_path(path: str) -> str:
     """Return the absolute path, with links kept: an environment's Python is found by its link."""
     return os.path.abspath(path)
 

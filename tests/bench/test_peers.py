@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.testing.bench.peers.peer import NotHere, run_server, until
+from distributedlog.testing.bench.peers.peer import PeerMissing, run_server, until
 
 
 def test_a_server_that_ends_is_not_waited_for_and_its_last_words_are_told(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_a_server_that_ends_is_not_waited_for_and_its_last_words_are_told(tmp_pa
     with ExitStack() as servers:
         server = run_server(servers, [sys.executable, "-c", program], tmp_path / "nats-0.log")
 
-        with pytest.raises(NotHere, match="NATS: nats-0 ended: conf:4: unknown field"):
+        with pytest.raises(PeerMissing, match="NATS: nats-0 ended: conf:4: unknown field"):
             until(lambda: False, "NATS", [server])
 
 

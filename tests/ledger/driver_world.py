@@ -159,7 +159,7 @@ class DriverWorld:
 
     def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
         self.simulation = Simulation(seed, virtual_seconds_max=400.0, keep_trace=keep_trace)
-        self.chance = self.simulation.chance("world")
+        self.chance = self.simulation.random_stream("world")
         self.quorums = self.chance.choice(QUORUMS)
         self.striping = Striping(*self.quorums)
         self.records: dict[int, bytes] = {}
@@ -189,7 +189,7 @@ class DriverWorld:
         chance = self.chance
         async with trio.open_nursery() as nursery:
             self.cluster = cluster = ModelCluster(0, nursery)
-            self.store = MoodyMetadata(simulation.chance("store"), nursery)
+            self.store = MoodyMetadata(simulation.random_stream("store"), nursery)
             cluster.store = self.store  # type: ignore[assignment]
             for n in range(self.quorums[0] + chance.choice((0, 1, 2, 3))):
                 await self._add_bookie(f"b{n}")
@@ -220,7 +220,9 @@ class DriverWorld:
         pool = OwnPool(self.cluster)
         self.pools.append(pool)
         unused: Any = None
-        host = Host(name, unused, unused, {}, self.simulation.chance(f"host/{name}"), lambda: 0)
+        host = Host(
+            name, unused, unused, {}, self.simulation.random_stream(f"host/{name}"), lambda: 0
+        )
         ensemble, write, ack = self.quorums
         options = LedgerOptions(
             ensemble_size=ensemble,
@@ -258,11 +260,11 @@ class DriverWorld:
                 await trio.sleep(chance.expovariate(1.0 / pause_s))
             if chance.random() < 0.6:
                 closed = await writer.close()
-                self.simulation.note("the writer closed at", closed.last_entry)
+                self.simulation.record_event("the writer closed at", closed.last_entry)
             elif chance.random() < 0.5:
                 writer.abort()
         except DistributedLogError as error:
-            self.simulation.note("the writer ends:", type(error).__name__, error)
+            self.simulation.record_event("the writer ends:", type(error).__name__, error)
 
     async def _read(self, client: LedgerClient) -> None:
         position = 0
@@ -286,12 +288,12 @@ class DriverWorld:
             for _ in range(self.chance.choice((0, 1, 2, 2))):
                 node = self.cluster[self.chance.choice(self._stored().last_fragment.bookies)]
                 deed = self.chance.choice(deeds)
-                self.simulation.note("before a recovery", deed.__name__, node.id)
+                self.simulation.record_event("before a recovery", deed.__name__, node.id)
                 nursery.start_soon(deed, node)
             try:
                 closed = await client.recover(self.ledger_id)
             except DistributedLogError as error:
-                self.simulation.note("a recovery failed:", type(error).__name__, error)
+                self.simulation.record_event("a recovery failed:", type(error).__name__, error)
                 await trio.sleep(self.chance.expovariate(2.0))
             else:
                 self._check_end(closed)
@@ -310,7 +312,7 @@ class DriverWorld:
             await trio.sleep(chance.expovariate(1.0 / pause_s))
             node = self.cluster[chance.choice(sorted(self.cluster.pool.nodes))]
             deed = chance.choice(deeds)
-            self.simulation.note(deed.__name__, node.id)
+            self.simulation.record_event(deed.__name__, node.id)
             nursery.start_soon(deed, node)
 
     async def _for_a_while(self) -> None:
@@ -387,7 +389,7 @@ class DriverWorld:
         self.store.frozen_until = max(self.store.frozen_until, until)
 
     def _heal(self) -> None:
-        self.simulation.note("heal")
+        self.simulation.record_event("heal")
         self.healed = True
         self.store.mood = self.store.frozen_until = 0.0
         if self.writer is not None:
@@ -470,7 +472,7 @@ class DriverWorld:
             try:
                 closed = await client.recover(self.ledger_id)
             except DistributedLogError as error:
-                self.simulation.note("not yet:", error)
+                self.simulation.record_event("not yet:", error)
                 await trio.sleep(0.5)
         self._check_end(closed)
         assert closed.last_entry is not None

@@ -46,7 +46,7 @@ from distributedlog.runtime.interfaces.errors import (
 from distributedlog.runtime.interfaces.host import Host
 from distributedlog.testing.sim.world.scheduler import Simulation
 from distributedlog.testing.sim.world.sim_cluster import Shape, SimCluster
-from distributedlog.testing.sim.world.sim_host import leaves
+from distributedlog.testing.sim.world.sim_host import flatten_errors
 from tests.log.log_model import HeldModel, LogModel, QueueModel, Read
 from tests.sim import planted_cluster  # noqa: F401
 from tests.sim.planting import BUGS
@@ -178,7 +178,7 @@ class Play:
         self, simulation: Simulation, steps: list[tuple[Any, ...]], counts: Counter[str]
     ) -> None:
         self.simulation = simulation
-        self.chance = simulation.chance("log machine")
+        self.chance = simulation.random_stream("log machine")
         self.counts = counts
         self._steps = steps
         struck = {step[1] for step in steps if step[0] == "fault"}
@@ -219,7 +219,7 @@ class Play:
         self.processes = [Process(cluster, name) for name in CLIENTS]
         await self._create(self.processes[0])
         for kind, *drawn in self._steps:
-            self.simulation.note("step", kind, *drawn)
+            self.simulation.record_event("step", kind, *drawn)
             try:
                 outcome = await getattr(self, f"_{kind}")(*drawn)
             except Gone:
@@ -228,7 +228,7 @@ class Play:
                 if not error.retryable and error.definite:
                     raise
                 outcome = type(error).__name__
-            self.simulation.note("outcome", outcome)
+            self.simulation.record_event("outcome", outcome)
             self.counts[f"{kind}: {outcome or 'done'}"] += 1
             self._settle()
         await self._finish()
@@ -286,7 +286,7 @@ class Play:
             except DistributedLogError as error:
                 if not error.retryable and error.definite:
                     raise
-                self.simulation.note("not yet", type(error).__name__, str(error)[:200])
+                self.simulation.record_event("not yet", type(error).__name__, str(error)[:200])
             assert trio.current_time() < deadline, "faults are over, and it is not done"
             await trio.sleep(0.5)
 
@@ -945,7 +945,7 @@ def play(seed: int, steps: list[tuple[Any, ...]], counts: Counter[str] | None = 
     try:
         simulation.run(main)
     except BaseExceptionGroup as group:
-        raise leaves(group)[0] from group
+        raise flatten_errors(group)[0] from group
     if simulation.failures:
         raise simulation.failures[0]
 

@@ -9,7 +9,11 @@ import pytest
 from distributedlog.metadata.declarations.options import RaftOptions
 from distributedlog.metadata.raft.raft import Raft
 from distributedlog.testing.sim.raft.raft_faults import Faults
-from distributedlog.testing.sim.raft.raft_injected_bugs import PLANTS, Plant, hunt
+from distributedlog.testing.sim.raft.raft_injected_bugs import (
+    INJECTED_BUGS,
+    InjectedBug,
+    seeds_until_found,
+)
 from distributedlog.testing.sim.raft.raft_node import RaftNode
 from distributedlog.testing.sim.raft.raft_world import RaftWorld, run_seeds
 
@@ -88,15 +92,17 @@ def core_of(node: RaftNode) -> Raft:
     return node.core
 
 
-def plant_named(name: str) -> Plant:
-    return next(plant for plant in PLANTS if plant.name == name)
+def plant_named(name: str) -> InjectedBug:
+    return next(plant for plant in INJECTED_BUGS if plant.name == name)
 
 
 @pytest.mark.seeds
-@pytest.mark.parametrize("name", [plant.name for plant in PLANTS if plant.name not in SCENARIO_OF])
+@pytest.mark.parametrize(
+    "name", [plant.name for plant in INJECTED_BUGS if plant.name not in SCENARIO_OF]
+)
 def test_the_world_finds_the_plant(name: str) -> None:
     """A checker that cannot fail is not one (reliability reference, planted bugs)."""
-    assert hunt(plant_named(name), FOUND_WITHIN, white_box=True) is not None
+    assert seeds_until_found(plant_named(name), FOUND_WITHIN, white_box=True) is not None
 
 
 @pytest.mark.parametrize(("name", "scenario"), [item for item in SCENARIO_OF.items() if item[1]])

@@ -1,9 +1,9 @@
 """Seeds of Raft worlds whose disks rot, and what must be found in them (H106)."""
 
 from distributedlog.testing.sim.raft.raft_corruption import (
-    RemembersNothing,
-    RottingWorld,
+    CorruptionWorld,
     TrustingWorld,
+    VotesWithoutHardState,
 )
 from distributedlog.testing.sim.raft.raft_world import run_seeds
 
@@ -11,11 +11,11 @@ SEEDS = 80
 
 
 def test_nothing_committed_is_lost_while_disks_rot() -> None:
-    assert run_seeds(range(SEEDS), RottingWorld) is None
+    assert run_seeds(range(SEEDS), CorruptionWorld) is None
 
 
 def test_the_world_rots_and_forgets() -> None:
-    worlds = [RottingWorld(seed) for seed in range(20)]
+    worlds = [CorruptionWorld(seed) for seed in range(20)]
     for world in worlds:
         world.run()
 
@@ -28,4 +28,4 @@ def test_who_trusts_what_is_left_is_found() -> None:
 
 
 def test_who_remembers_nothing_is_found() -> None:
-    assert run_seeds(range(SEEDS), RemembersNothing) is not None
+    assert run_seeds(range(SEEDS), VotesWithoutHardState) is not None

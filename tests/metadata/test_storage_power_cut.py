@@ -148,7 +148,7 @@ async def live_through_power_cuts(seed: int, *, fills: bool = False) -> None:
     simulation, chance = Unwalled(), random.Random(seed)
     machine = running("m1")
     disk = SimDisk(simulation, machine, "metadata", DiskFaults(slow_chance=0.0))
-    disk.chance = random.Random(seed + 1)
+    disk.rng = random.Random(seed + 1)
     writer = Writer(chance)
     first = RaftStorage(DiskHandle(disk), seed)
     await first.create_log()

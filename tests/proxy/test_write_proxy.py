@@ -51,8 +51,8 @@ from distributedlog.runtime.net import link as links
 from distributedlog.runtime.net.connection_limiter import HEALTH
 from distributedlog.runtime.net.link import Link
 from distributedlog.runtime.protocol.frames import Op, unpack
-from distributedlog.testing.sim.bugs.proxy_injected_bugs import PLANTED
-from distributedlog.testing.sim.world.bug_injection import planted
+from distributedlog.testing.sim.bugs.proxy_injected_bugs import INJECTED_BUGS
+from distributedlog.testing.sim.world.bug_injection import patched
 
 from .proxy_world import world
 from .raw_producer import RawProducer
@@ -566,8 +566,8 @@ async def test_who_was_forgotten_is_told_and_stores_nothing_twice(
     monkeypatch.setattr(producing, "PRODUCERS_MAX", 2)
     monkeypatch.setattr(producing, "IDLE_MS", 0)
     await forgotten_while_it_is_away()
-    (bug,) = [patches for name, patches in PLANTED.items() if "H67" in name]
-    with planted(bug), pytest.RaisesGroup(pytest.fail.Exception, flatten_subgroups=True):
+    (bug,) = [patches for name, patches in INJECTED_BUGS.items() if "H67" in name]
+    with patched(bug), pytest.RaisesGroup(pytest.fail.Exception, flatten_subgroups=True):
         await forgotten_while_it_is_away()
 
 

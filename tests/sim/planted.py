@@ -27,7 +27,7 @@ if __name__ == "__main__":
 from distributedlog.testing.sim.ledger import ledger_injected_bugs as ledger_planted  # noqa: E402
 from distributedlog.testing.sim.ledger.bookie_world import BookieWorld  # noqa: E402
 from distributedlog.testing.sim.workloads.seed import LogRun  # noqa: E402
-from distributedlog.testing.sim.world.bug_injection import cause_of  # noqa: E402
+from distributedlog.testing.sim.world.bug_injection import first_cause  # noqa: E402
 from tests.ledger.driver_world import DriverWorld  # noqa: E402
 from tests.sim import planted_bookie, planted_cluster, planted_driver  # noqa: E402, F401 (they register)
 from tests.sim.planting import BUGS, Bug  # noqa: E402
@@ -46,7 +46,7 @@ def hunt(planted: Bug, *, start: int = 0) -> tuple[int, str, float] | None:
         failures = run_seed(planted.layer, seed)
         used_s = time.process_time() - began
         if failures:
-            cause = cause_of(failures)
+            cause = first_cause(failures)
             if isinstance(cause, AttributeError | TypeError | NameError):
                 raise RuntimeError(f"the bug does not fit the product any more: {cause}") from cause
             return number + 1, f"{type(cause).__name__}: {str(cause).split(chr(10))[0]}", used_s
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
             survivors += run.returncode != 0 and not planted.directed
     if options.layer is None:
-        for name in ledger_planted.PLANTED:
+        for name in ledger_planted.INJECTED_BUGS:
             seed = ledger_planted.seeds_until_found(name, range(2000))
             verdict = "survives 2000" if seed is None else str(seed + 1)
             print(

@@ -9,7 +9,7 @@ import pytest
 
 from distributedlog.testing.sim.ledger.ledger_injected_bugs import (
     DIRECTED_ONLY,
-    PLANTED,
+    INJECTED_BUGS,
     seeds_until_found,
 )
 from distributedlog.testing.sim.ledger.ledger_world import run_seed
@@ -32,7 +32,7 @@ def test_a_seed_is_the_same_run_each_time() -> None:
 
 
 @pytest.mark.seeds
-@pytest.mark.parametrize("bug", [name for name in PLANTED if name not in DIRECTED_ONLY])
+@pytest.mark.parametrize("bug", [name for name in INJECTED_BUGS if name not in DIRECTED_ONLY])
 def test_a_planted_bug_is_found(bug: str) -> None:
     """An oracle that never fires proves nothing."""
     assert seeds_until_found(bug, range(4000)) is not None

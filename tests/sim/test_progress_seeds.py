@@ -9,7 +9,7 @@ from distributedlog.metadata.auth.principal_quotas import PrincipalQuotas, is_un
 from distributedlog.runtime.interfaces.errors import TooBusy
 from distributedlog.testing.sim.workloads.authorized_world import GREEDY
 from distributedlog.testing.sim.workloads.writer_progress import WriterProgress, progress_beside
-from distributedlog.testing.sim.world.bug_injection import planted
+from distributedlog.testing.sim.world.bug_injection import patched
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -39,7 +39,7 @@ def test_a_greedy_user_costs_honest_writers_little_and_one_bound_for_all_is_foun
     alone, beside = progress_beside(1, ()), progress_beside(1, (GREEDY,))
     assert not alone.failures + beside.failures
     assert beside.why_worse(alone) == ""
-    with planted([(PrincipalQuotas, "request_error", for_all)]):
+    with patched([(PrincipalQuotas, "request_error", for_all)]):
         assert any(
             progress_beside(seed, (GREEDY,)).why_worse(progress_beside(seed, ()))
             for seed in (1, 2, 3)

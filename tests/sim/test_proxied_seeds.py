@@ -9,7 +9,11 @@ from collections import Counter
 
 import pytest
 
-from distributedlog.testing.sim.bugs.proxy_injected_bugs import PLANTED, STARTS, seed_that_finds
+from distributedlog.testing.sim.bugs.proxy_injected_bugs import (
+    INJECTED_BUGS,
+    STARTS,
+    seed_that_finds,
+)
 from distributedlog.testing.sim.faults.trigger_points import AT_PROXIES
 from distributedlog.testing.sim.workloads.campaign import describe_failure
 from distributedlog.testing.sim.workloads.proxy_world import ProxiedRun
@@ -41,7 +45,7 @@ def test_seeds_of_a_log_behind_proxies_keep_every_promise() -> None:
 @pytest.mark.seeds
 def test_a_takeover_that_knows_no_producer_is_found() -> None:
     """H61. The other bugs: docs/internals/testing.md."""
-    (bug,) = [name for name in PLANTED if "H61" in name]
+    (bug,) = [name for name in INJECTED_BUGS if "H61" in name]
 
     assert seed_that_finds(bug, 2, chaos_s=CHAOS_S) is not None
 
@@ -52,7 +56,7 @@ def test_who_was_forgotten_while_he_was_away_stores_nothing_twice() -> None:
 
     Taken as new, it is there twice.
     """
-    (bug,) = [name for name in PLANTED if "H67" in name]
+    (bug,) = [name for name in INJECTED_BUGS if "H67" in name]
     run = ProxiedRun(STARTS[bug], chaos_s=CHAOS_S)
     result = run.run()
     if result.failed:

@@ -10,10 +10,10 @@ import pytest
 
 from distributedlog.testing.sim.bugs.authorization_injected_bugs import (
     AT_A_PROXY,
-    PLANTED,
+    INJECTED_BUGS,
     seed_that_finds,
 )
-from distributedlog.testing.sim.workloads.authorized_world import TrustedRun
+from distributedlog.testing.sim.workloads.authorized_world import AuthorizedRun
 from distributedlog.testing.sim.workloads.campaign import describe_failure
 from distributedlog.testing.sim.workloads.seed import CHAOS_S
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("quiet")
 @pytest.mark.seeds
 def test_nobody_does_what_no_grant_allows() -> None:
     """T1 to T4, and all promises of a log, while rights, secrets and modes change under faults."""
-    runs = [TrustedRun(seed) for seed in range(START, START + SEEDS)]
+    runs = [AuthorizedRun(seed) for seed in range(START, START + SEEDS)]
     for run in runs:
         result = run.run()
         if result.failed:
@@ -59,14 +59,14 @@ def test_nobody_does_what_no_grant_allows() -> None:
 @pytest.mark.seeds
 @pytest.mark.parametrize("name", FOUND_AT_ONCE)
 def test_a_planted_bug_is_found(name: str) -> None:
-    assert name in PLANTED
+    assert name in INJECTED_BUGS
     assert seed_that_finds(name, 4) is not None
 
 
 @pytest.mark.seeds
 def test_a_proxy_gives_nothing_by_a_token_that_ended() -> None:
     """T3, T4, H237: and while there is one, it lets in whose token is good."""
-    run = TrustedRun(PROXY_SEED, with_proxy=True)
+    run = AuthorizedRun(PROXY_SEED, with_proxy=True)
     result = run.run()
     if result.failed:
         pytest.fail(describe_failure(result, CHAOS_S, "trusted"), pytrace=False)
@@ -78,5 +78,5 @@ def test_a_proxy_gives_nothing_by_a_token_that_ended() -> None:
 @pytest.mark.parametrize("name", AT_A_PROXY)
 def test_a_bug_of_proxies_is_found(name: str) -> None:
     """Two of three seeds find each."""
-    assert name in PLANTED
+    assert name in INJECTED_BUGS
     assert seed_that_finds(name, 6) is not None

@@ -20,7 +20,7 @@ pytest.importorskip("pyspark", reason="pip install '.[spark]'")
 
 from examples.spark import audit, etl_to_parquet, windows_and_join
 from examples.spark.change_feed import START_MS, ChangeFeed, write
-from examples.spark.change_feed_truth import paid_orders, revenue, told
+from examples.spark.change_feed_truth import distinct_events, paid_orders, revenue
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 
@@ -84,7 +84,7 @@ def test_etl_writes_each_change_once_and_goes_on_where_it_was(
 
     found = in_parquet(spark, output)
     good = payloads(uri, "orders")[:-2]
-    truth = sorted(told(good).events, key=lambda event: str(event["event_id"]))
+    truth = sorted(distinct_events(good).events, key=lambda event: str(event["event_id"]))
     assert len(truth) < len(good)  # there are duplicates
     rows = [row for row in found if row.raw is None]
     assert [row.event_id for row in rows] == [event["event_id"] for event in truth]
@@ -125,7 +125,7 @@ def test_windows_and_join_find_what_is_true(spark: Any, held: Held, tmp_path: Pa
         spark, held.uri, output, str(tmp_path / "checkpoint"), max_records=6_000
     )
 
-    orders, payments = told(held.orders), told(held.payments)
+    orders, payments = distinct_events(held.orders), distinct_events(held.payments)
     assert orders.late
     assert payments.late
     dropped = [op.numRowsDroppedByWatermark for one in done["revenue"] for op in one.stateOperators]
@@ -214,7 +214,7 @@ def test_an_audit_names_what_is_wrong(spark: Any, held: Held, uri: str) -> None:
 
     found = audit.run(spark, uri, [*LOGS, "back"], unique="event_id", max_lag=500)
 
-    events = told(payloads(uri, "orders"))
+    events = distinct_events(payloads(uri, "orders"))
     assert failed(found) == {
         ("orders", "event_id is unique"),
         ("orders", "subscriber slow"),
@@ -262,7 +262,7 @@ def test_an_audit_sees_what_no_log_should_ever_do(
     def asked(held: dict[int, Any]) -> dict[str, audit.Finding]:
         for number, one in held.items():
             one.segment = number
-        questions = (audit.complete, audit.ordered, audit.as_told)
+        questions = (audit.complete, audit.ordered, audit.matches_metadata)
         return {one.question: one for one in (ask(told_so, held) for ask in questions)}
 
     assert all(one.good for one in asked({1: row(0), 2: row(10)}).values())

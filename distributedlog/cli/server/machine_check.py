@@ -150,12 +150,12 @@ def check_file_system(
 
 def check_syncs(directory: Path, seconds: float) -> MachineCheckResult:
     """Measure sequential appends of 4 KiB, each with a sync."""
-    from ...testing.bench.measure.hardware_baseline import file_floor
+    from ...testing.bench.measure.hardware_baseline import file_baseline
 
     wanted = f"p99 below {SYNC_P99_WARN_S * 1000:g} ms"
     try:
         with tempfile.TemporaryDirectory(prefix="dlog-check-", dir=directory) as scratch_directory:
-            times = file_floor(Path(scratch_directory), 4096, seconds)
+            times = file_baseline(Path(scratch_directory), 4096, seconds)
     except OSError as error:
         return MachineCheckResult(
             "syncs", FAIL, os.strerror(error.errno or 0), wanted, f"{directory}: {error}"

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..compare_builds import cluster_of, own_environment, whole
+from ..compare_builds import absolute_path, cluster_of, own_environment
 from ..measure.bench_plan import parser_of, run
 from ..measure.interpreter_info import this_build
 from ..measure.machine_info import OthersCpu, cpu_seconds, data_directory
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--json", help="write the results of all runs to this file")
     arguments = parser.parse_args()
     cases = [tuple(map(int, case.split("@"))) for case in arguments.cases.split(",")]
-    other_python = arguments.other and whole(arguments.other)
+    other_python = arguments.other and absolute_path(arguments.other)
     builds = [sys.executable, *([other_python] if other_python else [])]
     figures_by_case: dict[str, list[Figures]] = {}
     for turn in range(arguments.turns):

@@ -33,14 +33,14 @@ from ..measure.interpreter_info import this_build
 from ..measure.machine_info import OthersCpu, data_directory, settings
 
 KEY_VALUE_BYTES = 200
-A_TRANSACTION = 500
+PUTS_PER_TRANSACTION = 500
 VALUE_BYTES = 100
 EVERY_S = 0.005
 FILLER_BYTES = 32 * 1024
 FILLER_KEYS = 64
 FILLERS = 4
 """Concurrent puts that fill the log."""
-LOOK_S = 0.01
+CHECK_INTERVAL_S = 0.01
 AFTER_S = 0.1
 """How long a snapshot affects changes after its end: a new log begins, and older files are deleted."""
 
@@ -64,7 +64,7 @@ class Snapshots:
             if files != self._known_files or any(name.endswith(TEMPORARY_SUFFIX) for name in files):
                 self.last_seen_at = perf_counter()
             self._known_files = files
-            await trio.sleep(LOOK_S)
+            await trio.sleep(CHECK_INTERVAL_S)
 
 
 async def measure(
@@ -81,8 +81,8 @@ async def measure(
             )
             async with trio.open_nursery() as nursery:
                 await nursery.start(client.run)
-                for first in range(0, keys, A_TRANSACTION):
-                    numbers = range(first, min(keys, first + A_TRANSACTION))
+                for first in range(0, keys, PUTS_PER_TRANSACTION):
+                    numbers = range(first, min(keys, first + PUTS_PER_TRANSACTION))
                     puts = (Put(b"bench/%08d" % n, os.urandom(KEY_VALUE_BYTES)) for n in numbers)
                     await client.transact(Transaction((), tuple(puts)))
                 snapshots = Snapshots(Path(scratch))

@@ -49,7 +49,7 @@ SHARE = 0.1
 LONE_RATE = 1000
 """Total rate of single records per second in the fan-in."""
 IDLE_S = 3.0
-ASKED = {"ratio": 0.5, "p99_above_ms": 2.0, "many_p99_ms": 50.0, "log_kib": 64.0}
+TARGETS = {"ratio": 0.5, "p99_above_ms": 2.0, "many_p99_ms": 50.0, "log_kib": 64.0}
 """Targets of the figures."""
 
 Result = dict[str, Any]
@@ -199,14 +199,14 @@ async def fan_in(cluster_info: Result, arguments: argparse.Namespace) -> list[Re
                 for path_name in ("proxy", "direct"):
                     await namespace.create_log(f"{log}-{path_name}", txids="count")
                 _say(f"turn {turn + 1} of {arguments.turns}: {size} B, fan-in")
-                proxied = await _ways(cluster_info, log, size, arguments, None)
+                proxied = await _run_loads(cluster_info, log, size, arguments, None)
                 rate = SHARE * proxied["full"]["records_per_s"]
-                direct = await _ways(cluster_info, log, size, arguments, rate)
+                direct = await _run_loads(cluster_info, log, size, arguments, rate)
                 results.append({"size": size, "turn": turn, "proxy": proxied, "direct": direct})
     return results
 
 
-async def _ways(
+async def _run_loads(
     cluster_info: Result, log: str, size: int, arguments: argparse.Namespace, rate: float | None
 ) -> Result:
     """Run the three loads through the proxy, or directly if ``rate``, the proxy's share, is given."""
@@ -349,8 +349,8 @@ def fan_in_table(results: list[Result], connections: int) -> str:
         ]
         lines += [
             "",
-            f"{size} B: {ratio:.2f} of the direct rate (target: {ASKED['ratio']}); p99 at a tenth of it "
-            f"{statistics.median(p99_differences):+.2f} ms (target: {ASKED['p99_above_ms']:+g} at most)",
+            f"{size} B: {ratio:.2f} of the direct rate (target: {TARGETS['ratio']}); p99 at a tenth of it "
+            f"{statistics.median(p99_differences):+.2f} ms (target: {TARGETS['p99_above_ms']:+g} at most)",
         ]
     others_cpu = [
         result[path_name]["full"]["others_cpu_pct"]
@@ -366,7 +366,7 @@ def many_logs_table(results: Result) -> str:
     lines = [
         f"{results['logs']} logs on one proxy, opened in {results['opened_s']} s; idle they use "
         f"{results['idle_proxy_cpu_pct']} % of a core; {results['open_kib_a_log']} KiB per log when open, "
-        f"{results['kib_a_log']} after the load (target: {ASKED['log_kib']:g})",
+        f"{results['kib_a_log']} after the load (target: {TARGETS['log_kib']:g})",
         "",
         "| records/s offered | written | p50 / p99 ms | CPU µs per record: client, proxy, bookies, metadata"
         " | others' CPU % |",
@@ -384,7 +384,7 @@ def many_logs_table(results: Result) -> str:
     lines += [
         "",
         f"p99 at {last_rate['offered_per_s']:,}/s: {last_rate['latency_ms']['p99']:.1f} ms "
-        f"(target: {ASKED['many_p99_ms']:g} at 20,000)",
+        f"(target: {TARGETS['many_p99_ms']:g} at 20,000)",
     ]
     return "\n".join(lines)
 

@@ -186,7 +186,7 @@ def compared(title: str, mb: float, timings: Sequence[BenchTimings]) -> str:
     )
 
 
-def by_turns(calls: Sequence[Callable[[], object]], turns_before: int) -> list[BenchTimings]:
+def alternate(calls: Sequence[Callable[[], object]], turns_before: int) -> list[BenchTimings]:
     """Call the functions in rotation, and return the measurements of the last `TURNS` turns."""
     timings = [BenchTimings() for _ in calls]
     for turn in range(turns_before + TURNS):
@@ -247,8 +247,8 @@ def measure(spark: Any, uri: str, size: int, records: int) -> str:
     spark.dataSource.register(dropping_sink())
     frames = frames_to_read(spark, uri, name, size, records)
     mb = records * size / 1e6
-    reads = by_turns([partial(read, frame) for frame in frames], READ_TURNS_BEFORE)
-    writes = by_turns(
+    reads = alternate([partial(read, frame) for frame in frames], READ_TURNS_BEFORE)
+    writes = alternate(
         [
             lambda: link(records),
             lambda: link(FEW),

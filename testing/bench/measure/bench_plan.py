@@ -199,12 +199,12 @@ def parser_of(module: str, text: str | None) -> argparse.ArgumentParser:
     """Return a parser whose help shows the command and the docstring of a module."""
     return argparse.ArgumentParser(
         prog=f"python -m {module}",
-        description=broken(text or "", min(WIDTH_MAX, shutil.get_terminal_size().columns) - 2),
+        description=wrapped(text or "", min(WIDTH_MAX, shutil.get_terminal_size().columns) - 2),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
-def broken(text: str, width: int) -> str:
+def wrapped(text: str, width: int) -> str:
     """Wrap paragraphs; indented ones are commands to copy and stay unchanged."""
     paragraphs = []
     for paragraph in re.split(r"\n{2,}", text.strip("\n")):

@@ -40,9 +40,9 @@ def measure(data: Path | None, size: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="dlog-floor-", dir=data) as scratch:
         directory = Path(scratch)
         part_s = seconds / 3
-        file = file_floor(directory, size, part_s)
-        replicated = replicated_floor(directory, size, part_s)
-        framing = framing_floor(directory, size, part_s)
+        file = file_baseline(directory, size, part_s)
+        replicated = replicated_baseline(directory, size, part_s)
+        framing = framing_baseline(directory, size, part_s)
     return {
         "file": _short(file),
         "replicated": _short(replicated),
@@ -52,7 +52,7 @@ def measure(data: Path | None, size: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def file_floor(directory: Path, size: int, seconds: float) -> Histogram:
+def file_baseline(directory: Path, size: int, seconds: float) -> Histogram:
     """Append ``size`` bytes to a growing file and call fdatasync, one after the other."""
     histogram = Histogram()
     payload = os.urandom(size)
@@ -66,7 +66,7 @@ def file_floor(directory: Path, size: int, seconds: float) -> Histogram:
     return histogram
 
 
-def replicated_floor(directory: Path, size: int, seconds: float) -> Histogram:
+def replicated_baseline(directory: Path, size: int, seconds: float) -> Histogram:
     """Send one message at a time to three nodes, until two have synced it."""
     histogram = Histogram()
     payload = os.urandom(size)
@@ -93,7 +93,7 @@ def replicated_floor(directory: Path, size: int, seconds: float) -> Histogram:
     return histogram
 
 
-def framing_floor(directory: Path, size: int, seconds: float) -> float:
+def framing_baseline(directory: Path, size: int, seconds: float) -> float:
     """Return the records per second that two of three nodes have synced."""
     record = os.urandom(size)
     batch_records = max(1, BATCH_BYTES // (size + ENVELOPE.size))

@@ -102,7 +102,7 @@ async def per_second(namespace: Any, counter: str) -> AsyncIterator[list[float]]
     last_at = begun_at = trio.current_time()
     count = namespace.metrics.snapshot()[counter]
 
-    def look() -> None:
+    def sample() -> None:
         nonlocal last_at, count
         now, new_count = trio.current_time(), namespace.metrics.snapshot()[counter]
         # A late sample has the mean rate of all seconds that it covers.
@@ -113,7 +113,7 @@ async def per_second(namespace: Any, counter: str) -> AsyncIterator[list[float]]
     async def run() -> None:
         while True:
             await trio.sleep_until(begun_at + EVERY_S * (len(rates) + 1))
-            look()
+            sample()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
@@ -124,4 +124,4 @@ async def per_second(namespace: Any, counter: str) -> AsyncIterator[list[float]]
             if (
                 trio.current_time() - last_at > EVERY_S / 10
             ):  # shorter intervals have no useful rate
-                look()
+                sample()

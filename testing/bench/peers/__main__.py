@@ -21,7 +21,7 @@ from ..measure.bench_plan import parser_of, run
 from ..measure.hardware_baseline import measure
 from ..measure.interpreter_info import this_build
 from .nats import Nats
-from .peer import NotHere, Peer, run_server, until
+from .peer import Peer, PeerMissing, run_server, until
 from .postgresql import Postgresql
 from .redis import Redis
 
@@ -105,7 +105,7 @@ def main() -> None:
             print(f"turn {turn + 1} of {arguments.turns}: {peer.name}", file=sys.stderr, flush=True)
             try:
                 figures, version = one_turn(peer, arguments.seconds, arguments.data)
-            except NotHere as missing:
+            except PeerMissing as missing:
                 print(f"omitted: {peer.name}: {missing}", file=sys.stderr)
                 continue
             figures_by_system.setdefault(peer.name, []).append(figures)

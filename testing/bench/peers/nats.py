@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..measure.histogram import Histogram
-from .peer import NotHere, free_ports, payloads, program, run_server, until
+from .peer import PeerMissing, free_ports, payloads, program, run_server, until
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Nats:
         try:
             import nats
         except ImportError:
-            raise NotHere("no Python package nats-py") from None
+            raise PeerMissing("no Python package nats-py") from None
         server = program("nats-server")
         clients, routes, started = free_ports(SERVERS), free_ports(SERVERS), []
         for number, (client, route) in enumerate(zip(clients, routes, strict=True)):

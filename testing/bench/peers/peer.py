@@ -14,7 +14,7 @@ from typing import Protocol
 READY_S = 60.0
 
 
-class NotHere(Exception):
+class PeerMissing(Exception):
     """A program or a client library is missing on this machine. The text names it."""
 
 
@@ -28,7 +28,7 @@ class Peer(Protocol):
     def start(self, directory: Path, servers: ExitStack) -> None:
         """Start the servers with their data in ``directory``.
 
-        Closing ``servers`` ends them. Raises `NotHere`.
+        Closing ``servers`` ends them. Raises `PeerMissing`.
         """
         ...
 
@@ -50,12 +50,12 @@ class Peer(Protocol):
 
 
 def program(*names: str) -> str:
-    """Return the path of the first of these programs that is installed. Raises `NotHere`."""
+    """Return the path of the first of these programs that is installed. Raises `PeerMissing`."""
     for name in names:
         path = shutil.which(name)
         if path:
             return path
-    raise NotHere(f"no program {' or '.join(names)}")
+    raise PeerMissing(f"no program {' or '.join(names)}")
 
 
 class PeerServer:
@@ -105,12 +105,12 @@ def payloads(size: int, count: int = 64) -> list[bytes]:
 
 
 def until(ready: Callable[[], bool], description: str, started: Sequence[PeerServer] = ()) -> None:
-    """Poll until ``ready`` returns True. Raises `NotHere` after a minute, or when a server ends."""
+    """Poll until ``ready`` returns True. Raises `PeerMissing` after a minute, or when a server ends."""
     end = time.monotonic() + READY_S
     while time.monotonic() < end:
         if ready():
             return
         for reason in filter(None, (server.exit_reason() for server in started)):
-            raise NotHere(f"{description}: {reason}")
+            raise PeerMissing(f"{description}: {reason}")
         time.sleep(0.1)
-    raise NotHere(f"{description} did not serve within {READY_S:g} s")
+    raise PeerMissing(f"{description} did not serve within {READY_S:g} s")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..measure.histogram import Histogram
-from .peer import NotHere, free_ports, payloads, program, run_server, until
+from .peer import PeerMissing, free_ports, payloads, program, run_server, until
 
 COPY_ROWS = 1000
 PLACES = "/usr/lib/postgresql"
@@ -31,7 +31,7 @@ class Postgresql:
         try:
             import psycopg
         except ImportError:
-            raise NotHere("no Python package psycopg") from None
+            raise PeerMissing("no Python package psycopg") from None
         ports = free_ports(3)
         root = directory / "postgresql"
         root.mkdir()
@@ -41,7 +41,7 @@ class Postgresql:
             try:
                 account = pwd.getpwnam(ACCOUNT)
             except KeyError:
-                raise NotHere(f"no account {ACCOUNT}") from None
+                raise PeerMissing(f"no account {ACCOUNT}") from None
             os.chown(root, account.pw_uid, account.pw_gid)
         primary = root / "primary"
         _run("initdb", "-D", str(primary), "-U", ACCOUNT, "-A", "trust", "--no-sync")
@@ -131,4 +131,4 @@ def _run(name: str, *flags: str) -> None:
         _command(name, *flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/"
     )
     if completed.returncode != 0:
-        raise NotHere(f"{name} failed: {completed.stdout.decode(errors='replace')[-300:]}")
+        raise PeerMissing(f"{name} failed: {completed.stdout.decode(errors='replace')[-300:]}")

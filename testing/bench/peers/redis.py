@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..measure.histogram import Histogram
-from .peer import NotHere, free_ports, payloads, program, run_server, until
+from .peer import PeerMissing, free_ports, payloads, program, run_server, until
 
 REPLICAS = 2
 PIPELINE = 1000
@@ -30,7 +30,7 @@ class Redis:
         try:
             import redis
         except ImportError:
-            raise NotHere("no Python package redis") from None
+            raise PeerMissing("no Python package redis") from None
         server = program("redis-server")
         ports, started = free_ports(1 + REPLICAS), []
         for port in ports:

@@ -17,7 +17,7 @@ from ....runtime import machine
 
 CLOCK = "DLOG_CHAOS_CLOCK"
 MEMORY = "DLOG_CHAOS_MEMORY"
-LOOK_S = 0.05
+CHECK_INTERVAL_S = 0.05
 """The file is read at most this often."""
 
 
@@ -32,7 +32,7 @@ class MovedClock:
     def __call__(self) -> int:
         """Return the node's wrong time."""
         now = time.monotonic()
-        if now - self._read_at >= LOOK_S:
+        if now - self._read_at >= CHECK_INTERVAL_S:
             self._read_at = now
             try:
                 with open(self._path) as file:

@@ -1,4 +1,4 @@
-"""Injected bugs of authorization and capabilities. `TrustedRun` must find each of them.
+"""Injected bugs of authorization and capabilities. `AuthorizedRun` must find each of them.
 
     python -m distributedlog.testing.sim.bugs.authorization_injected_bugs [SEEDS [BUG]]
 
@@ -36,14 +36,14 @@ from ....runtime.interfaces.host import Host
 from ....runtime.protocol import capabilities
 from ....runtime.protocol.capabilities import CapabilityKind, Generation
 from ....runtime.protocol.capability_messages import BookieKeysReply
-from ..workloads.authorized_world import TrustedRun
+from ..workloads.authorized_world import AuthorizedRun
 from ..workloads.seed import CHAOS_S
 from ..world.bug_injection import Patch, first_seed, table_of
 
 _transaction_error = Authorizer.transaction_error
 _capability = capabilities.make_capability
 _request = replica.RaftReplica.request
-_hear = BookieAuthorizer.apply_reply
+_apply_reply = BookieAuthorizer.apply_reply
 _proves = BookieAuthorizer.proves
 _of = KeySpace.of
 _shown_key = PresentedCapabilities.key_to_check
@@ -138,7 +138,7 @@ def _by_its_own_word(self: KeySpace, key: bytes) -> KeyClass:
 def _all_that_were(self: BookieAuthorizer, said: BookieKeysReply) -> None:
     """A bookie accepts capabilities of each generation that it ever had."""
     held_before = self._generations
-    _hear(self, said)
+    _apply_reply(self, said)
     by_number = {generation.number: generation for generation in (*held_before, *self._generations)}
     self._generations = tuple(by_number[number] for number in sorted(by_number, reverse=True))
 
@@ -206,7 +206,7 @@ def _enough(self: PrincipalQuotas, *arguments: Any) -> None:
 
 MACS = (capabilities, capability_desk)
 
-PLANTED: dict[str, tuple[Patch, ...]] = {
+INJECTED_BUGS: dict[str, tuple[Patch, ...]] = {
     "a compare is not judged (H234)": ((Authorizer, "transaction_error", _compares_are_free),),
     "a watch is not ended": ((ServedWatches, "reauthorize", _watches_go_on),),
     "a capability without its principal": tuple(
@@ -270,17 +270,17 @@ def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tupl
     """Return the first of ``budget`` seeds that finds a bug and its failure, or None if it survives."""
     start = STARTS.get(name, 0)
     return first_seed(
-        PLANTED[name],
+        INJECTED_BUGS[name],
         range(start, start + budget),
         lambda seed: (
-            TrustedRun(seed, chaos_s=chaos_s, with_proxy=name in AT_A_PROXY).run().failures
+            AuthorizedRun(seed, chaos_s=chaos_s, with_proxy=name in AT_A_PROXY).run().failures
         ),
     )
 
 
 def main() -> int:
     """Print the table. Return 1 if a bug survived, otherwise 0."""
-    return table_of(PLANTED, seed_that_finds, sys.argv[1:])
+    return table_of(INJECTED_BUGS, seed_that_finds, sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from ....log.segments import segment_purge as purge
 from ....metadata.model.interface import Metadata
 from ....metadata.model.transaction import Transaction
 from ..workloads.pipeline import PipelineRun
-from ..world.bug_injection import Patch, planted, print_table, words_of
+from ..world.bug_injection import Patch, describe_cause, patched, print_table
 
 _share = link.SegmentLinking._link_ops
 _place = truncation._resolve_point
@@ -78,7 +78,7 @@ def _half_of_it(
 
 _link = link.SegmentLinking._link
 
-PLANTED: dict[str, tuple[Patch, ...]] = {
+INJECTED_BUGS: dict[str, tuple[Patch, ...]] = {
     "a version is linked whatever was linked (H14)": (
         (link.SegmentLinking, "_link_ops", _whatever_was_linked),
     ),
@@ -100,11 +100,11 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
 
 def seeds_until_found(name: str, seeds: range) -> tuple[int, str] | None:
     """Return the number of seeds that find a bug and the failure, or None if it survives."""
-    with planted(PLANTED[name]):
+    with patched(INJECTED_BUGS[name]):
         for count, seed in enumerate(seeds, 1):
             failures = PipelineRun(seed).run().failures
             if failures:
-                return count, words_of(failures)
+                return count, describe_cause(failures)
     return None
 
 
@@ -112,7 +112,7 @@ def main() -> int:
     """Print the table. Return 1 if a bug survived, otherwise 0."""
     logging.disable(logging.CRITICAL)
     budget = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    return print_table(PLANTED, lambda name: seeds_until_found(name, range(budget)), budget)
+    return print_table(INJECTED_BUGS, lambda name: seeds_until_found(name, range(budget)), budget)
 
 
 if __name__ == "__main__":

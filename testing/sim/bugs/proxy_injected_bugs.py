@@ -140,7 +140,7 @@ async def _told_before_it_is_settled(self: LogManager, key: Any, next_proxy_id: 
     return await _give_up(self, key, next_proxy_id)
 
 
-PLANTED: dict[str, tuple[Patch, ...]] = {
+INJECTED_BUGS: dict[str, tuple[Patch, ...]] = {
     "a takeover begins with an empty table (H61)": (
         (takeover, "recover_producers", _nobody_is_known),
     ),
@@ -182,7 +182,7 @@ def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tupl
     """Return the first of ``budget`` seeds that finds a bug and its failure, or None if it survives."""
     start = STARTS.get(name, 0)
     return first_seed(
-        PLANTED[name],
+        INJECTED_BUGS[name],
         range(start, start + budget),
         lambda seed: ProxiedRun(seed, chaos_s=chaos_s).run().failures,
     )
@@ -190,7 +190,7 @@ def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tupl
 
 def main() -> int:
     """Print the table. Return 1 if a bug survived, otherwise 0."""
-    return table_of(PLANTED, seed_that_finds, sys.argv[1:])
+    return table_of(INJECTED_BUGS, seed_that_finds, sys.argv[1:])
 
 
 if __name__ == "__main__":

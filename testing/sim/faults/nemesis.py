@@ -57,7 +57,7 @@ class Nemesis:
         for number, kinds in enumerate((MACHINE_KINDS, NETWORK_KINDS, DISK_KINDS)):
             chosen_kinds = [kind for kind in kinds if kind in self.kinds]
             if chosen_kinds:
-                rng = self.cluster.simulation.chance(f"nemesis/{number}")
+                rng = self.cluster.simulation.random_stream(f"nemesis/{number}")
                 nursery.start_soon(self._inject_faults, chosen_kinds, rng)
 
     async def _inject_faults(self, kinds: list[str], rng: Random) -> None:
@@ -127,14 +127,14 @@ class Nemesis:
         host.state.crash_after(steps, power=power)
         incarnation = host.state.incarnation
 
-        def look() -> None:
+        def restart_after_crash() -> None:
             if self.is_over:
                 return
             if host.state.running and host.state.incarnation == incarnation:
                 host.kill()  # too idle to reach the step
             self.restart_later(rng, [name])
 
-        self.cluster.simulation.call_after(2.0, look)
+        self.cluster.simulation.call_after(2.0, restart_after_crash)
 
     def _all_crash(self, rng: Random) -> None:
         """Cut the power of all bookies, of all metadata nodes or of all nodes at once."""
@@ -169,7 +169,7 @@ class Nemesis:
         fresh = [pair for pair in pairs if not network.is_cut(*pair)]
         for source, target in fresh:
             network.cut(source, target)
-        self.cluster.simulation.note("cut", *(f"{a}>{b}" for a, b in fresh))
+        self.cluster.simulation.record_event("cut", *(f"{a}>{b}" for a, b in fresh))
         mended_after_s = mended_after_s or rng.choice((0.5, 3.0, 8.0)) * rng.random()
         self.cluster.simulation.call_after(mended_after_s, network.reconnect, fresh)
 
@@ -231,7 +231,7 @@ class Nemesis:
         for disk in host.devices():
             until = self.cluster.simulation.now + rng.choice((0.3, 2.0, 6.0)) * rng.random()
             disk.stalled_until = until
-            self.cluster.simulation.note("slow disk", host.name, f"{until:.3f}")
+            self.cluster.simulation.record_event("slow disk", host.name, f"{until:.3f}")
 
     def _fail_syncs(self, rng: Random) -> None:
         host = self.cluster.machines[rng.choice(self.cluster.storage)]
@@ -267,7 +267,7 @@ class Nemesis:
             return
         host = self.cluster.machines[self.lossy_bookie]
         self._lose_data()
-        aging = self.cluster.simulation.chance(f"aged index/{self.counts['index damage']}")
+        aging = self.cluster.simulation.random_stream(f"aged index/{self.counts['index damage']}")
         if aging.random() < 0.5:
             host.disks["index"].damage_map()
             return
@@ -318,7 +318,7 @@ class Nemesis:
         def empty() -> None:
             disk.faults.bytes_max = self.cluster.shape.disk_bytes
 
-        self.cluster.simulation.note("full disk", host.name, disk.name)
+        self.cluster.simulation.record_event("full disk", host.name, disk.name)
         self.cluster.simulation.call_after(rng.uniform(0.5, 8.0), empty)
 
     def _clock(self, rng: Random) -> None:

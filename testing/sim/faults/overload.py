@@ -3,7 +3,7 @@
 The greedy user has a certificate and almost no rights. It acquires leases, watches, connections and memory
 for requests until the nodes answer `OverQuota`. Unauthenticated peers connect and send nothing or garbage.
 
-`Shares` checks the promises of the nodes to other users while authorization is enforced (H216, H236). No
+`QuotaOracle` checks the promises of the nodes to other users while authorization is enforced (H216, H236). No
 user has more leases than its limit. The result of a request of another user stays stored while the client
 may repeat the request.
 """
@@ -48,7 +48,7 @@ PATIENCE_S = 0.3
 NEVER = 1 << 62
 
 
-class Shares:
+class QuotaOracle:
     """Checks the shares of one run from the commands that its metadata nodes apply.
 
     Requests of the ``greedy_user`` may be forgotten early.

@@ -16,7 +16,7 @@ from ....cluster.node import metadata_assembly
 from ....metadata.declarations.options import MetadataOptions, RaftOptions
 from ....metadata.replica import replica
 from ....metadata.state import kv_state
-from ..world.bug_injection import planted
+from ..world.bug_injection import patched
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class TuningOverrides:
     """Seconds between two reads of all settings by the bookie that is elected for retention."""
 
 
-def draw_bounds(rng: Random) -> TuningOverrides:
+def draw_overrides(rng: Random) -> TuningOverrides:
     """Return the limits of production in half of the seeds, and smaller ones in the others."""
     if rng.random() < 0.5:
         return TuningOverrides()
@@ -45,10 +45,10 @@ def draw_bounds(rng: Random) -> TuningOverrides:
 
 
 @contextmanager
-def bounded(overrides: TuningOverrides) -> Iterator[None]:
+def overridden(overrides: TuningOverrides) -> Iterator[None]:
     """Apply these limits within the `with` block."""
     raft = RaftOptions(lag_entries_max=overrides.lag_entries_max)
-    with planted(
+    with patched(
         [
             (replica, "SNAPSHOT_ENTRIES", overrides.snapshot_entries),
             (retention, "RESCAN_S", overrides.retention_rescan_s),

@@ -28,11 +28,11 @@ WAITS_S = (0.2, 1.0, 3.0)
 STRIKES_MAX = 14
 """Limit of targeted faults per seed, so that the cluster still makes progress."""
 
-REQUEST_DEEDS = (
+REQUEST_FAULTS = (
     "kill", "power cut", "crash point", "power cut of the asked", "crash point of the asked",
     "answers lost", "answers lost", "cut off", "reset", "stall", "all asked crash",
 )  # fmt: skip
-STEP_DEEDS = (
+STEP_FAULTS = (
     "power cut",
     "power cut",
     "kill",
@@ -42,7 +42,7 @@ STEP_DEEDS = (
     "cut off",
     "stall",
 )
-PROXY_DEEDS = (
+PROXY_FAULTS = (
     "kill", "kill", "crash point", "answers lost", "cut off", "cut off", "reset", "stall", "stall",
 )  # fmt: skip
 """Faults of the proxy itself, which has no disk."""
@@ -56,7 +56,7 @@ RARE = ("lose blocks", "wipe")
 
 
 @dataclass(slots=True)
-class _Ambush:
+class _ArmedFault:
     fault: str
     skip: int
     """How many more occurrences pass without a fault."""
@@ -69,7 +69,7 @@ class TargetedFaults:
         self._nemesis = nemesis
         self._cluster = nemesis.cluster
         self._rng = rng
-        self._ambushes: dict[str, _Ambush] = {}
+        self._armed_faults: dict[str, _ArmedFault] = {}
         proxy_triggers = AT_PROXIES if self._cluster.proxies else ()
         weighted_triggers = (
             *KINDS,
@@ -102,55 +102,55 @@ class TargetedFaults:
             self._triggers
         ):  # armed at the start, because rare kinds could otherwise miss the limit
             if kind in AT_PROXIES and kind not in OFTEN:
-                self._lay_ambush(kind)
+                self._arm_fault(kind)
         if rng.random() < 0.3:  # the first start of the nodes, too
             for kind in self._triggers:
                 if kind in STEPS or kind == "bookie registered":
-                    self._lay_ambush(kind)
+                    self._arm_fault(kind)
 
     async def run(self) -> None:
         """Arm faults until cancelled or until the limit is reached."""
         while self._strike_count < STRIKES_MAX:
-            unused_triggers = [kind for kind in self._triggers if kind not in self._ambushes]
+            unused_triggers = [kind for kind in self._triggers if kind not in self._armed_faults]
             if unused_triggers:
-                self._lay_ambush(self._rng.choice(unused_triggers))
+                self._arm_fault(self._rng.choice(unused_triggers))
             await trio.sleep(self._rng.expovariate(1.0 / self._wait_s))
 
-    def _lay_ambush(self, trigger: str) -> None:
+    def _arm_fault(self, trigger: str) -> None:
         rng = self._rng
-        fault_names: Sequence[str] = STEP_DEEDS if trigger in STEPS else REQUEST_DEEDS
+        fault_names: Sequence[str] = STEP_FAULTS if trigger in STEPS else REQUEST_FAULTS
         if trigger in AT_PROXIES:
-            fault_names = PROXY_DEEDS
+            fault_names = PROXY_FAULTS
         elif rng.random() < 0.05:
             fault_names = RARE
         skip = rng.choice((0, 0, 0, 1, 2, 5))
         if trigger in OFTEN:
             skip = rng.randrange(OFTEN_SKIPPED_MAX)
-        self._ambushes[trigger] = _Ambush(rng.choice(fault_names), skip)
+        self._armed_faults[trigger] = _ArmedFault(rng.choice(fault_names), skip)
 
     def on_trigger(self, trigger: str, actor: str, peer: str) -> None:
-        """Schedule the armed fault of a trigger; see `OnMoment`.
+        """Schedule the armed fault of a trigger; see `OnTrigger`.
 
         The fault follows a little later, because this method is called while a message is sent.
         """
-        ambush = self._ambushes.get(trigger)
-        if ambush is None or self._nemesis.is_over:
+        armed_fault = self._armed_faults.get(trigger)
+        if armed_fault is None or self._nemesis.is_over:
             return
-        if ambush.skip:
-            ambush.skip -= 1
+        if armed_fault.skip:
+            armed_fault.skip -= 1
             return
-        del self._ambushes[trigger]
+        del self._armed_faults[trigger]
         self._strike_count += 1
         delay_s = self._rng.choice(DELAYS_S)
         self._cluster.simulation.call_after(
-            delay_s, self._inject_fault, trigger, ambush.fault, actor, peer
+            delay_s, self._inject_fault, trigger, armed_fault.fault, actor, peer
         )
 
     def _inject_fault(self, trigger: str, fault: str, actor: str, peer: str) -> None:
         if self._nemesis.is_over:
             return
         self._nemesis.counts[f"at {trigger}"] += 1
-        self._cluster.simulation.note("at", trigger, fault, actor, peer)
+        self._cluster.simulation.record_event("at", trigger, fault, actor, peer)
         self._fault_functions[fault](actor, peer)
 
     # --- faults -------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ of a read proxy.
 The actor is the proxy, even if it receives the request, because the fault is injected there.
 """
 
-OnMoment = Callable[[str, str, str], None]
+OnTrigger = Callable[[str, str, str], None]
 """Called with the kind, the machine that acts and the machine that it contacts ("" if there is none)."""
 
 
@@ -84,7 +84,10 @@ class TriggerPoints:
     """Reports trigger points. It is a `Tap` and a `DiskWatcher`, and ``counts`` has the numbers per kind."""
 
     def __init__(
-        self, role_of: Callable[[str], str], is_serving: Callable[[str], bool], on_trigger: OnMoment
+        self,
+        role_of: Callable[[str], str],
+        is_serving: Callable[[str], bool],
+        on_trigger: OnTrigger,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._role_of = role_of

@@ -16,7 +16,7 @@ from ..world.sim_cluster import SimCluster
 from ..world.sim_host import SimHost
 
 OWN = "distributedlog"
-AROUND = {
+WRAPPERS = {
     "SimHost._run",
     "Endpoint._run_contained",
     "Endpoint._run_serving",
@@ -50,7 +50,7 @@ def work_of(task: trio.lowlevel.Task) -> str:
     for frame, _ in task.iter_await_frames():
         module = frame.f_globals.get("__name__", "")
         name = frame.f_code.co_qualname
-        if module.startswith(OWN) and not module.endswith("work_failures") and name not in AROUND:
+        if module.startswith(OWN) and not module.endswith("work_failures") and name not in WRAPPERS:
             return name
     return ""
 
@@ -135,7 +135,7 @@ class UnexpectedErrors:
         if not throw(task):
             return
         self.thrown_at.append(f"{name[0]} {work}")
-        self._cluster.simulation.note("unexpected", name, work)
+        self._cluster.simulation.record_event("unexpected", name, work)
         if work in ENDS_NODE:
             self._ending.add((name, host.state.incarnation))
             self._cluster.simulation.call_after(

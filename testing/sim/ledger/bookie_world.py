@@ -102,7 +102,7 @@ class BookieWorld:
         self.crash_at = crash_at
         """Lose power at this step of the first process, in addition to the random faults."""
         self.result = BookieResult(seed)
-        rng = self.simulation.chance("swarm")
+        rng = self.simulation.random_stream("swarm")
         self.options = BookieOptions(
             journal_file_bytes=rng.choice((64, 128, 512)) * 1024,
             journal_file_bytes_min=64 * 1024,
@@ -111,8 +111,8 @@ class BookieWorld:
             checkpoint_bytes=rng.choice((8, 256)) * 1024,
             checkpoint_runs=rng.choice((10, 1000)),
             free_bytes_min=1 << 20,
-            compaction_s=self.simulation.chance("room").choice((0, 0.5)),
-            ledgers_in_memory_max=self.simulation.chance("loaded").choice((20_000, 2)),
+            compaction_s=self.simulation.random_stream("room").choice((0, 0.5)),
+            ledgers_in_memory_max=self.simulation.random_stream("loaded").choice((20_000, 2)),
         )
         kinds = (
             "power cut",
@@ -132,11 +132,11 @@ class BookieWorld:
         self.recorded_sequence = 0
         self.is_index_damaged = False
         """Whether the index was damaged. Ledgers that are only in the index may then be in limbo."""
-        self.deletion_s = self.simulation.chance("deletions").choice((0.0, 0.2, 1.0))
+        self.deletion_s = self.simulation.random_stream("deletions").choice((0.0, 0.2, 1.0))
         """Mean seconds between two deletions; 0 for none."""
-        self.crash_on_start_chance = self.simulation.chance("starts").choice((0.0, 0.0, 0.5))
+        self.crash_on_start_chance = self.simulation.random_stream("starts").choice((0.0, 0.0, 0.5))
         """Probability of a crash during a start, and during the removal of a journal file."""
-        self.ages_index = self.simulation.chance("aged index").random() < 0.4
+        self.ages_index = self.simulation.random_stream("aged index").random() < 0.4
         """Whether the disk sometimes loses a write to the index in a power cut."""
         self.is_over = False
         self._ledgers: list[_Ledger] = []
@@ -158,11 +158,11 @@ class BookieWorld:
         return result
 
     async def _main(self, simulation: Simulation) -> None:
-        rng = simulation.chance("faults")
+        rng = simulation.random_stream("faults")
         network = SimNetwork(simulation, draw_network_faults(rng))
         self.bookie = SimHost(simulation, network, "b1", ADDRESS[0])
         disk = SimDisk(simulation, self.bookie.state, "journal", draw_disk_faults(rng))
-        disk.faults.inline = simulation.chance("inline").random() < 0.5
+        disk.faults.inline = simulation.random_stream("inline").random() < 0.5
         for role in ("journal", "index"):
             self.bookie.add_disk(role, disk)
         client = SimHost(simulation, network, "c1", "10.0.3.1")
@@ -182,8 +182,8 @@ class BookieWorld:
             else:
                 async with trio.open_nursery() as faults:
                     if self.ages_index:
-                        faults.start_soon(self._age_index, simulation.chance("aged pages"))
-                    await self._nemesis(simulation.chance("nemesis"))
+                        faults.start_soon(self._age_index, simulation.random_stream("aged pages"))
+                    await self._nemesis(simulation.random_stream("nemesis"))
         self.is_over = True
         client.kill()
         disk.faults.failing_syncs = 0
@@ -239,7 +239,7 @@ class BookieWorld:
 
     async def _delete_ledgers(self, store: BookieStore) -> None:
         """Delete fenced ledgers, so that whole files become empty. An unfinished deletion may be repeated."""
-        rng = self.simulation.chance(f"deletions/{self.bookie.state.incarnation}")
+        rng = self.simulation.random_stream(f"deletions/{self.bookie.state.incarnation}")
         while True:
             await trio.sleep(rng.expovariate(1 / self.deletion_s))
             fenced = [ledger for ledger in self._ledgers if ledger.is_fenced]
@@ -259,7 +259,10 @@ class BookieWorld:
         return {ledger_id: ledgers[ledger_id].status for ledger_id in ledger_ids}
 
     async def _supervise(self) -> None:
-        rng, deaths = self.simulation.chance("supervisor"), self.simulation.chance("deaths")
+        rng, deaths = (
+            self.simulation.random_stream("supervisor"),
+            self.simulation.random_stream("deaths"),
+        )
         while True:
             await trio.sleep(rng.uniform(0.01, 0.4))
             if not self.bookie.state.running:
@@ -277,7 +280,7 @@ class BookieWorld:
     def on_change_started(self, disk: SimDisk, change: str, name: str) -> None:
         """Crash soon after the removal of a journal file, with some probability; see `DiskWatcher`."""
         if change == "delete" and name.startswith("journal-"):
-            self._maybe_crash_soon(self.simulation.chance(f"removal of {name}"), 8)
+            self._maybe_crash_soon(self.simulation.random_stream(f"removal of {name}"), 8)
 
     async def _nemesis(self, rng: Random) -> None:
         disk = self.bookie.devices()[0]

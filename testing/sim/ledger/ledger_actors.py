@@ -145,7 +145,7 @@ class SimWriter:
 
     def _propose(self, round_: EnsembleChangeRound) -> None:
         assert round_.proposed is not None
-        self.net.note(f"writer proposes {round_.replacements} at {round_.first_entry}")
+        self.net.record_event(f"writer proposes {round_.replacements} at {round_.first_entry}")
         self.store.cas(round_.version, round_.proposed, self._on_answer)
 
     def _on_answer(self, outcome: bool | None, value: LedgerMetadata, version: int) -> None:
@@ -195,7 +195,7 @@ class SimWriter:
         self.store.cas(self.change.version, closed, lambda *_: None)
 
     def _fail(self, error: DistributedLogError) -> None:
-        self.net.note(f"writer ends: {error}")
+        self.net.record_event(f"writer ends: {error}")
         self.error = error
         self.streams.end_all()
 

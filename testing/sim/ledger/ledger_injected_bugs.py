@@ -16,7 +16,7 @@ from ....ledger.recovery.quorum_coverage import QuorumCoverage
 from ....ledger.recovery.recovery_actions import ReadReplica, RecoveryAction
 from ....ledger.write.ensemble_change import EnsembleChangeRound
 from ....ledger.write.pending_adds import PendingAdds, Slot, SlotStream
-from ..world.bug_injection import Patch, planted
+from ..world.bug_injection import Patch, patched
 from .ledger_actors import SimWriter
 from .ledger_model import header_of
 from .ledger_network import SimStore
@@ -170,7 +170,7 @@ def _any_answer(self: Striping) -> int:
     return 1
 
 
-PLANTED: dict[str, tuple[Patch, ...]] = {
+INJECTED_BUGS: dict[str, tuple[Patch, ...]] = {
     "recovery trusts silence": ((QuorumCoverage, "absence", _silence),),
     "recovery reads do not fence (D1)": ((QuorumCoverage, "read", _read_without_fence),),
     "ack before metadata (D4)": ((SimWriter, "_propose", _ack_first),),
@@ -205,7 +205,7 @@ DIRECTED_ONLY = ("acks are cumulative by entry id (H1)",)
 def seeds_until_found(name: str, seeds: range) -> int | None:
     """Return the first seed that finds the bug, or None."""
     options = WorldOptions(faults=FAULTS_FOR.get(name, tuple(FAULTS)))
-    with planted(PLANTED[name]):
+    with patched(INJECTED_BUGS[name]):
         for seed in seeds:
             try:
                 run_seed(seed, options)

@@ -72,7 +72,7 @@ class LedgerNet:
             return 0.0005 + 0.001 * self.random.random()
         return self.random.random() * (0.05 if roll > 0.015 else 1.5)
 
-    def note(self, line: str) -> None:
+    def record_event(self, line: str) -> None:
         """Add a line to the trace that a failing seed prints."""
         self.trace.append(f"{self.now:8.4f} {line}")
 
@@ -386,7 +386,7 @@ class SimStore:
         if version != self.version:
             return False
         self.value, self.version = new, self.version + 1
-        self.net.note(
+        self.net.record_event(
             f"store v{self.version} {new.state} {[(f.first_entry, f.bookies) for f in new.ensembles]}"
         )
         if new.closed:

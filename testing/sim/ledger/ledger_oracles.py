@@ -80,7 +80,7 @@ class LedgerOracles:
             return
         self.closed_metadata = metadata
         end = end_of(metadata)
-        self._net.note(f"closed at {end}: {metadata.ensembles}")
+        self._net.record_event(f"closed at {end}: {metadata.ensembles}")
         if self.acked_to > end:
             raise LedgerViolation(f"inv. 20: closed at {end}, entry {self.acked_to} was acked")
         if self.delivered_to > end:

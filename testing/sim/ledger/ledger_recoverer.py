@@ -62,7 +62,7 @@ class SimRecoverer:
             return
         self.version = version
         self.recovery = LedgerRecovery(value, partial(self.net.choose, self.oracles.striping, ""))
-        self.net.note(f"{self.name} begins {self.attempt}")
+        self.net.record_event(f"{self.name} begins {self.attempt}")
         self._act(self.recovery.begin())
 
     def _on_marked(self, outcome: bool | None, value: LedgerMetadata, version: int) -> None:
@@ -85,7 +85,7 @@ class SimRecoverer:
                 self._close(recovery, action)
         if recovery.phase is RecoveryPhase.FAILED and self.recovery is recovery:
             self.error, self.recovery = recovery.error, None
-            self.net.note(f"{self.name} fails: {recovery.error}")
+            self.net.record_event(f"{self.name} fails: {recovery.error}")
             if self.streams is not None:
                 self.streams.end_all()
             if not self.will_die or self.attempt < 2:

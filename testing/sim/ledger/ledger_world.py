@@ -121,7 +121,7 @@ class World:
         rng = self.random
         bookie = self.net.bookies[rng.choice(sorted(self.net.bookies))]
         kind = rng.choice(self.faults)
-        self.net.note(f"fault {kind} {bookie.id}")
+        self.net.record_event(f"fault {kind} {bookie.id}")
         if kind == "stop":
             self.net.stop(bookie, rng.random() * 1.5)
         elif kind == "break":
@@ -162,7 +162,7 @@ class World:
             ledger.damaged.update(e for e in ledger.entries if rng.random() < 0.5)
 
     def _heal(self) -> None:
-        self.net.note("heal")
+        self.net.record_event("heal")
         self.net.healed = True
         self.oracles.store.frozen_until = 0.0
         self.oracles.store.lose_replies = False

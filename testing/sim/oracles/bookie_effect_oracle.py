@@ -17,10 +17,10 @@ from ....runtime.protocol.capabilities import CapabilityKind
 from ....runtime.protocol.capability_messages import BookieKeysReply
 from ....runtime.protocol.frames import Op
 from ...verify.checks.independent_authorizer import IndependentAuthorizer
-from .connection_observer import Asked, ConnectionOracle, ObservedConnection, SessionFrame
+from .connection_observer import ConnectionOracle, ObservedConnection, ObservedRequest, SessionFrame
 from .disclosure_oracle import DisclosureOracle
 
-LOOK_S = 1.0
+CHECK_INTERVAL_S = 1.0
 """Interval at which a bookie without contact to the quorum checks its open streams."""
 LATE_S = 0.5
 
@@ -34,7 +34,7 @@ class ObservedKeys:
 
 
 @dataclass(slots=True)
-class _Done:
+class _Effect:
     """A request to a bookie."""
 
     kind: CapabilityKind
@@ -87,7 +87,7 @@ class BookieEffectOracle(ConnectionOracle):
         """When each bookie last received an answer."""
         self.effect_count = 0
         """Number of checked effects."""
-        self._streams: dict[tuple[ObservedConnection, int], _Done] = {}
+        self._streams: dict[tuple[ObservedConnection, int], _Effect] = {}
 
     def on_gate_answer(self, bookie: str, answer: BookieKeysReply) -> None:
         """Record that a bookie has received this answer."""
@@ -111,7 +111,7 @@ class BookieEffectOracle(ConnectionOracle):
             stream_open = messages.StreamOpenRequest.decode(body)
             if not stream_open.close:
                 kind = CapabilityKind.RECOVER if stream_open.recovery else CapabilityKind.ADD
-                self._streams[connection, ident] = _Done(
+                self._streams[connection, ident] = _Effect(
                     kind, stream_open.ledger, stream_open.key, self._now(), is_open=True
                 )
         elif op == Op.ADD:
@@ -143,14 +143,14 @@ class BookieEffectOracle(ConnectionOracle):
                         connection, replace(stream, arrived_at=added_at, was_stalled=was_stalled)
                     )
         elif op == Op.REPLY and request is not None and not status:
-            effect = _meant(request)
+            effect = _effect_of(request)
             if effect is not None:
                 self._check_effect(connection, effect)
 
     def _is_watched(self, connection: ObservedConnection) -> bool:
         return connection.machine in self._watched_machines and connection.node.startswith("b")
 
-    def _check_effect(self, connection: ObservedConnection, effect: _Done) -> None:
+    def _check_effect(self, connection: ObservedConnection, effect: _Effect) -> None:
         bookie, principal = connection.node, connection.principal
         earlier_answers = [
             generation
@@ -170,10 +170,10 @@ class BookieEffectOracle(ConnectionOracle):
         silent_s = effect.arrived_at - self._observed_at[bookie]
         bound_s = self._silence_s
         if effect.is_open:
-            bound_s += LOOK_S + LATE_S
+            bound_s += CHECK_INTERVAL_S + LATE_S
             effect.was_stalled = (
                 effect.was_stalled
-                or effect.arrived_at - self._stalled_until(bookie) < LOOK_S + LATE_S
+                or effect.arrived_at - self._stalled_until(bookie) < CHECK_INTERVAL_S + LATE_S
             )
         if silent_s > bound_s and not effect.was_stalled and not principal.startswith("bookie/"):
             self._fail(
@@ -210,17 +210,17 @@ class BookieEffectOracle(ConnectionOracle):
             )
 
 
-def _meant(observed_request: Asked) -> _Done | None:
+def _effect_of(observed_request: ObservedRequest) -> _Effect | None:
     """Return the effect of a request on a ledger, or None if it has none."""
     if observed_request.op == Op.READ:
         read = messages.ReadEntriesRequest.decode(observed_request.body)
         kind = CapabilityKind.RECOVER if read.fence else CapabilityKind.READ
-        return _Done(kind, read.ledger, read.key, observed_request.arrived_at)
+        return _Effect(kind, read.ledger, read.key, observed_request.arrived_at)
     if observed_request.op == Op.WAIT_LAC:
         wait = messages.WaitLacRequest.decode(observed_request.body)
-        return _Done(CapabilityKind.READ, wait.ledger, wait.key, observed_request.arrived_at)
+        return _Effect(CapabilityKind.READ, wait.ledger, wait.key, observed_request.arrived_at)
     if observed_request.op in (Op.FENCE, Op.READ_LAC, Op.LIST_ENTRIES):
         request = messages.LedgerRequest.decode(observed_request.body)
         kind = CapabilityKind.RECOVER if observed_request.op == Op.FENCE else CapabilityKind.LIST
-        return _Done(kind, request.ledger, request.key, observed_request.arrived_at)
+        return _Effect(kind, request.ledger, request.key, observed_request.arrived_at)
     return None

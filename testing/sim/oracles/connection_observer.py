@@ -26,7 +26,7 @@ _PASS = Struct("<3sBIQB")
 
 
 @dataclass(slots=True)
-class Asked:
+class ObservedRequest:
     """A request as it arrived at a node."""
 
     op: int
@@ -55,7 +55,7 @@ class ObservedConnection:
     """Whether the node was stalled when the last bytes arrived."""
     ends_at: float = float("inf")
     """Virtual time at which the node must have ended the connection."""
-    open_requests: dict[int, Asked] = field(default_factory=dict)
+    open_requests: dict[int, ObservedRequest] = field(default_factory=dict)
     request_cutter: FrameCutter = field(default_factory=FrameCutter)
     answer_cutter: FrameCutter = field(default_factory=FrameCutter)
 
@@ -64,7 +64,7 @@ class ObservedConnection:
 class SessionFrame:
     """A frame that a node sends."""
 
-    request: Asked | None
+    request: ObservedRequest | None
     """The request that a REPLY answers."""
     op: int
     status: int
@@ -134,7 +134,7 @@ class ConnectionObserver:
             self._on_proof(connection, body)
         elif connection.principal:
             if ident and op not in ASK_NOTHING:
-                connection.open_requests[ident] = Asked(
+                connection.open_requests[ident] = ObservedRequest(
                     op, bytes(body), self._now(), self._revision()
                 )
             for listener in self.listeners:

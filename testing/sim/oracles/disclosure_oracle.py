@@ -28,7 +28,7 @@ from ....runtime.protocol.capability_messages import (
 from ....runtime.protocol.frames import Op, error_from
 from ....runtime.protocol.tokens import PREFIX, read_token
 from ...verify.checks.independent_authorizer import IndependentAuthorizer, Policy
-from .connection_observer import Asked, ConnectionOracle, ObservedConnection, SessionFrame
+from .connection_observer import ConnectionOracle, ObservedConnection, ObservedRequest, SessionFrame
 
 SECRET = b"secret/"
 
@@ -106,7 +106,7 @@ class DisclosureOracle(ConnectionOracle):
             )
 
     def _check_capabilities(
-        self, connection: ObservedConnection, request: Asked, body: memoryview
+        self, connection: ObservedConnection, request: ObservedRequest, body: memoryview
     ) -> None:
         question = decode_request(request.body)
         if isinstance(question, BookieKeysRequest):
@@ -137,7 +137,9 @@ class DisclosureOracle(ConnectionOracle):
                     f"T4: {self._describe_client(connection)} received a capability of {ledger}"
                 )
 
-    def _check_trust(self, connection: ObservedConnection, request: Asked, body: bytes) -> None:
+    def _check_trust(
+        self, connection: ObservedConnection, request: ObservedRequest, body: bytes
+    ) -> None:
         if body.startswith(PREFIX):
             token = read_token(body)
             if token.principal != connection.principal and not self._was_allowed_since(
@@ -162,7 +164,9 @@ class DisclosureOracle(ConnectionOracle):
                 f"T4: {self._describe_client(connection)} received the list of would-be refusals"
             )
 
-    def _check_error_text(self, connection: ObservedConnection, request: Asked, text: str) -> None:
+    def _check_error_text(
+        self, connection: ObservedConnection, request: ObservedRequest, text: str
+    ) -> None:
         """Check that an error names only logs that the client may see or has named itself (H234)."""
         for namespace, name in self._reference.all_paths():
             if name.encode() in request.body or not re.search(rf"\b{re.escape(name)}\b", text):

@@ -46,7 +46,7 @@ class ObservedRights:
     """The token number that tokens of a user must have; -1 if the user has no valid tokens."""
 
 
-class AtProxies(ConnectionOracle):
+class ProxyRightsOracle(ConnectionOracle):
     """A `ConnectionOracle` of the answers and entries that proxies send."""
 
     def __init__(

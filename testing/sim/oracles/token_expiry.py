@@ -39,7 +39,7 @@ class _Clock:
         return estimate - drift_s, estimate + drift_s
 
 
-class TokenEnds(ConnectionOracle):
+class TokenExpiryOracle(ConnectionOracle):
     """A `ConnectionOracle` of clients with a token or with a pass that ends."""
 
     def __init__(

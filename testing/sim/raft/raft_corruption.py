@@ -29,10 +29,10 @@ from .raft_world import RaftWorld, run_seeds
 ASK_AGAIN_S = 0.1
 ANSWER_S = 0.1
 """All reports that arrive at all arrive within this time."""
-Said = dict[str, VoterReport]
+VoterReports = dict[str, VoterReport]
 
 
-class RottingWorld(RaftWorld):
+class CorruptionWorld(RaftWorld):
     """A world of three or five nodes, with corruption as an additional fault."""
 
     def __init__(self, seed: int, *, white_box: bool = True, **_: object) -> None:
@@ -61,13 +61,13 @@ class RottingWorld(RaftWorld):
         self.crash(node)
         disk = node.disk
         last = RaftEntryId(disk.last_term, disk.last_index)
-        recovery_floor = last if disk.ghost is None else max(last, disk.ghost)
+        recovery_floor = last if disk.recovery_floor is None else max(last, disk.recovery_floor)
         corrupt_nodes = [
-            other for other in self.nodes.values() if other is not node and other.disk.is_haunted
+            other for other in self.nodes.values() if other is not node and other.disk.has_lost_data
         ]
         if corrupt_nodes and not self._may_corrupt_too(node, recovery_floor, corrupt_nodes):
             return
-        disk.ghost = recovery_floor
+        disk.recovery_floor = recovery_floor
         self.corruptions += 1
         self.double_corruptions += bool(corrupt_nodes)
         if self.rng.random() < 0.3:  # the snapshot on which the log is based
@@ -83,8 +83,13 @@ class RottingWorld(RaftWorld):
                 disk.base_index, disk.base_term = disk.snapshot.index, disk.snapshot.term
                 disk.configuration = disk.snapshot.configuration
                 disk.entries.clear()
-        if self.rng.random() < 0.3 and not any(other.disk.forgot for other in corrupt_nodes):
-            disk.hard_state, disk.forgot = HardState(), True  # only the oracles use the floor now
+        if self.rng.random() < 0.3 and not any(
+            other.disk.lost_hard_state for other in corrupt_nodes
+        ):
+            disk.hard_state, disk.lost_hard_state = (
+                HardState(),
+                True,
+            )  # only the oracles use the floor now
             self.lost_hard_states += 1
 
     def wipe(self, node: RaftNode) -> None:
@@ -100,7 +105,7 @@ class RottingWorld(RaftWorld):
     @property
     def has_lost_data(self) -> bool:
         """Whether some node has less than it ever had."""
-        return any(node.disk.is_haunted for node in self.nodes.values())
+        return any(node.disk.has_lost_data for node in self.nodes.values())
 
     def _may_lose_data(self) -> bool:
         """Return whether every known configuration has at least three voters, all of them present."""
@@ -127,7 +132,11 @@ class RottingWorld(RaftWorld):
             for other in self.nodes.values()
             if other is not node and other not in corrupt_nodes
         ]
-        floors = [other.disk.ghost for other in corrupt_nodes if other.disk.ghost is not None]
+        floors = [
+            other.disk.recovery_floor
+            for other in corrupt_nodes
+            if other.disk.recovery_floor is not None
+        ]
         newest = max([recovery_floor, *floors])
         has_all = any(
             RaftEntryId(intact.disk.last_term, intact.disk.last_index) >= newest
@@ -149,7 +158,7 @@ class RottingWorld(RaftWorld):
 
         Without its hard state it first queries the others, as `request_voter_reports` does.
         """
-        if not node.disk.forgot or node.core is not None or node.gone:
+        if not node.disk.lost_hard_state or node.core is not None or node.gone:
             super().start(node)
         elif node.node_id not in self._asking:
             self._asking.add(node.node_id)
@@ -160,9 +169,9 @@ class RottingWorld(RaftWorld):
         self,
         node: RaftNode,
         lives: dict[str, int],
-        on_reports: Callable[[RaftNode, dict[str, int], Said], None],
+        on_reports: Callable[[RaftNode, dict[str, int], VoterReports], None],
     ) -> None:
-        reports: Said = {}
+        reports: VoterReports = {}
         for other in self.nodes.values():
             if other is not node:
                 self.schedule(
@@ -170,18 +179,20 @@ class RottingWorld(RaftWorld):
                 )
         self.schedule(self.now + ANSWER_S, on_reports, node, lives, reports)
 
-    def _answer(self, other: RaftNode, lives: dict[str, int], reports: Said) -> None:
+    def _answer(self, other: RaftNode, lives: dict[str, int], reports: VoterReports) -> None:
         is_connected = lives.get(other.node_id) == other.life  # a restart ends the connection
         if other.core is not None and other.paused_since < 0 and is_connected:
-            reports[other.node_id] = statement_of(other.core)
+            reports[other.node_id] = voter_report_of(other.core)
 
-    def _on_reports(self, node: RaftNode, lives: dict[str, int], reports: Said) -> None:
+    def _on_reports(self, node: RaftNode, lives: dict[str, int], reports: VoterReports) -> None:
         recovered = recovered_hard_state(node.node_id, reports)
         if isinstance(recovered, str):
             self._retry_later(node)
             return
 
-        def on_asked_again(node: RaftNode, lives: dict[str, int], second_reports: Said) -> None:
+        def on_asked_again(
+            node: RaftNode, lives: dict[str, int], second_reports: VoterReports
+        ) -> None:
             joined_state = merge_recovered(
                 recovered, recovered_hard_state(node.node_id, second_reports)
             )
@@ -198,46 +209,46 @@ class RottingWorld(RaftWorld):
 
     def _restore_hard_state(self, node: RaftNode, recovered: RecoveredHardState) -> None:
         self._asking.discard(node.node_id)
-        if node.disk.forgot and not node.gone:
-            node.disk.hard_state, node.disk.ghost = recovered.hard_state, recovered.last
-            node.disk.forgot = False
+        if node.disk.lost_hard_state and not node.gone:
+            node.disk.hard_state, node.disk.recovery_floor = recovered.hard_state, recovered.last
+            node.disk.lost_hard_state = False
             self.start(node)
 
 
-def statement_of(core: Raft) -> VoterReport:
+def voter_report_of(core: Raft) -> VoterReport:
     """Return the report of a voter to a node without hard state."""
     last = RaftEntryId(core.log.last_term, core.log.last_index)
     last = last if core.recovery_floor is None else max(last, core.recovery_floor)
     return VoterReport(core.node_id, core.term, last, core.configuration)
 
 
-class TrustsWhatIsLeft(Raft):
+class VotesByDamagedLog(Raft):
     """Votes according to the remaining data of its damaged disk (injected bug, H106)."""
 
     def __init__(self, node_id: str, durable: DurableState, **named: Any) -> None:
         super().__init__(node_id, replace(durable, recovery_floor=None), **named)
 
 
-class TrustingWorld(RottingWorld):
-    """A world of `TrustsWhatIsLeft` nodes."""
+class TrustingWorld(CorruptionWorld):
+    """A world of `VotesByDamagedLog` nodes."""
 
-    core_class = TrustsWhatIsLeft
+    core_class = VotesByDamagedLog
 
 
-class RemembersNothing(RottingWorld):
+class VotesWithoutHardState(CorruptionWorld):
     """A node without hard state continues as if it had never voted (injected bug, H106)."""
 
     def start(self, node: RaftNode) -> None:
         """Start without querying the others."""
-        if node.disk.forgot:
-            node.disk.forgot, node.disk.ghost = False, None
+        if node.disk.lost_hard_state:
+            node.disk.lost_hard_state, node.disk.recovery_floor = False, None
         super().start(node)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run seeds and print the one that failed."""
     count = int(arguments[arguments.index("--seeds") + 1]) if "--seeds" in arguments else 1000
-    failure = run_seeds(range(count), RottingWorld)
+    failure = run_seeds(range(count), CorruptionWorld)
     print(
         f"{count} seeds: {'none failed' if failure is None else f'seed {failure[0]}: {failure[1]}'}"
     )

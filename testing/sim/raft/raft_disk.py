@@ -42,18 +42,18 @@ class RaftDisk:
     entries: list[Entry] = field(default_factory=list)
     snapshot: StoredSnapshot = field(default_factory=StoredSnapshot)
     incoming: dict[int, StoredSnapshot] = field(default_factory=dict)
-    ghost: RaftEntryId | None = None
+    recovery_floor: RaftEntryId | None = None
     """The recovery floor: the last entry that the node ever had, if corruption has left less
     (metadata/raft/recovered_hard_state.py)."""
-    forgot: bool = False
+    lost_hard_state: bool = False
     """Whether the hard state is lost."""
     committed: int = 0
     """The last entry stored as committed. After corruption the log may end before it."""
 
     @property
-    def is_haunted(self) -> bool:
+    def has_lost_data(self) -> bool:
         """Whether there is less durable data than there ever was."""
-        return self.forgot or self.ghost is not None
+        return self.lost_hard_state or self.recovery_floor is not None
 
     @property
     def last_term(self) -> int:
@@ -67,7 +67,9 @@ class RaftDisk:
 
     def has(self, index: int, term: int) -> bool:
         """Return whether entry (``index``, ``term``) is durable here, in the log or in a snapshot."""
-        if index <= self.base_index or (self.ghost is not None and (term, index) <= self.ghost):
+        if index <= self.base_index or (
+            self.recovery_floor is not None and (term, index) <= self.recovery_floor
+        ):
             return True  # or below the floor: this node votes for no candidate that lacks it
         position = index - self.base_index - 1
         return position < len(self.entries) and self.entries[position].term == term

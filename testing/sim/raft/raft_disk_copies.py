@@ -30,7 +30,7 @@ class CopiedWorld(RaftWorld):
         rng = random.Random(seed ^ 0xC09)
         faults = Faults.random_mix(rng)
         faults.kinds = tuple(kind for kind in faults.kinds if kind not in ("wipe", "members"))
-        if faults.delay_s > 0.1:  # as in `RottingWorld`
+        if faults.delay_s > 0.1:  # as in `CorruptionWorld`
             faults.propose_rate = 4.0
         super().__init__(seed, nodes=5, faults=faults, white_box=white_box)
         self.disk_copies: dict[str, RaftDisk] = {}

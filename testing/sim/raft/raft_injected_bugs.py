@@ -1,8 +1,8 @@
 """Known Raft bugs that are injected to test the simulator and the directed tests.
 
-A `Plant` is a core class that breaks one rule, or a world whose driver breaks one. The product's code does
-not contain them. `hunt` returns how many seeds the world needs to find one. For bugs that random seeds miss,
-tests/metadata has a directed scenario that must find them. ``python -m
+A `InjectedBug` is a core class that breaks one rule, or a world whose driver breaks one. The product's code
+does not contain them. `seeds_until_found` returns how many seeds the world needs to find one. For bugs that
+random seeds miss, tests/metadata has a directed scenario that must find them. ``python -m
 distributedlog.testing.sim.raft.raft_injected_bugs`` prints the table.
 """
 
@@ -356,7 +356,7 @@ class EmptiedDiskVotes(RaftWorld):
 
 
 @dataclass(frozen=True, slots=True)
-class Plant:
+class InjectedBug:
     """One injected bug.
 
     ``directed`` names the scenario for a bug that breaks no rule that seeds can check.
@@ -367,9 +367,9 @@ class Plant:
     directed: str = ""
 
 
-def _in_core(core: type[Raft], directed: str = "") -> Plant:
+def _in_core(core: type[Raft], directed: str = "") -> InjectedBug:
     world = type(f"{core.__name__}World", (RaftWorld,), {"core_class": core})
-    return Plant(core.__name__, world, directed)
+    return InjectedBug(core.__name__, world, directed)
 
 
 def led_by(leadership: type[LeaderState]) -> type[Raft]:
@@ -391,13 +391,13 @@ def led_by(leadership: type[LeaderState]) -> type[Raft]:
     return Led
 
 
-def _in_leadership(leadership: type[LeaderState], directed: str = "") -> Plant:
+def _in_leadership(leadership: type[LeaderState], directed: str = "") -> InjectedBug:
     return _in_core(led_by(leadership), directed)
 
 
 CUT_OFF = "a node that was cut off does not depose a working leader"
 
-PLANTS: tuple[Plant, ...] = (
+INJECTED_BUGS: tuple[InjectedBug, ...] = (
     *map(
         _in_core,
         (
@@ -432,7 +432,7 @@ PLANTS: tuple[Plant, ...] = (
         ),
     ),
     *(
-        Plant(world.__name__, world)
+        InjectedBug(world.__name__, world)
         for world in (ForgetsVote, ForgetsTerm, SendsBeforeSync, EmptiedDiskVotes)
     ),
     _in_leadership(CommitsOldTerms, "figure 8 of the paper"),
@@ -445,7 +445,7 @@ PLANTS: tuple[Plant, ...] = (
 )
 
 
-def hunt(bug: Plant, seeds: int, *, white_box: bool) -> tuple[int, str] | None:
+def seeds_until_found(bug: InjectedBug, seeds: int, *, white_box: bool) -> tuple[int, str] | None:
     """Return the number of seeds (1 or more) that find a bug and the broken rule, or None if it survives."""
     failure = run_seeds(range(seeds), bug.world, white_box=white_box)
     return None if failure is None else (failure[0] + 1, failure[1])
@@ -454,11 +454,11 @@ def hunt(bug: Plant, seeds: int, *, white_box: bool) -> tuple[int, str] | None:
 def main(seeds: int) -> None:
     """Print the table of all injected bugs."""
     print(f"{'injected bug':26} {'white box':>9} {'black box':>9}  found by")
-    for bug in PLANTS:
+    for bug in INJECTED_BUGS:
         cells: list[str] = []
         found_by = f"directed: {bug.directed}" if bug.directed else ""
         for white_box in (True, False):
-            failure = hunt(bug, 200 if bug.directed else seeds, white_box=white_box)
+            failure = seeds_until_found(bug, 200 if bug.directed else seeds, white_box=white_box)
             cells.append("survives" if failure is None else str(failure[0]))
             found_by = found_by or (failure[1][:60] if failure else "")
         print(f"{bug.name:26} {cells[0]:>9} {cells[1]:>9}  {found_by}", flush=True)

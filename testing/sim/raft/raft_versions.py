@@ -83,7 +83,7 @@ class VersionsWorld(RaftWorld):
 
     def __init__(self, seed: int, *, white_box: bool = True) -> None:
         super().__init__(seed, white_box=white_box)
-        many = self.faults.delay_s < 0.1  # otherwise as in `RottingWorld`
+        many = self.faults.delay_s < 0.1  # otherwise as in `CorruptionWorld`
         self.faults.propose_rate = 24.0 if many else 4.0
         self.faults.chaos_s = 4.0
         self.faults.compact_after = self.rng.choice((0, 3, 12))

@@ -31,7 +31,7 @@ LIVENESS_S = 6.0
 """Virtual seconds after the faults within which a cluster must serve writes and reads everywhere."""
 MESSAGES_MAX = 60_000
 """Limit of messages per world, because a message storm does not slow a clock that jumps (H43 f)."""
-LOOK_S = 0.15
+CHECK_INTERVAL_S = 0.15
 """Interval between two checks of the operator."""
 VOTERS_MAX = 5
 
@@ -154,7 +154,7 @@ class RaftWorld:
                 disk.log(),
                 disk.hard_state,
                 applied=disk.snapshot.index,
-                recovery_floor=disk.ghost,
+                recovery_floor=disk.recovery_floor,
                 commit_index=disk.committed,
             ),
             options=self.options,
@@ -223,7 +223,7 @@ class RaftWorld:
             return
         if (
             core.recovery_floor is not None
-            and not node.disk.is_haunted
+            and not node.disk.has_lost_data
             and not self.runs_on_disk_copy(node)
         ):
             raise Broken(
@@ -313,7 +313,7 @@ class RaftWorld:
                     self.crash_point(node)
                 core.on_persisted(ready.ready_number, self.now)
                 if core.recovery_floor is None:
-                    node.disk.ghost = None
+                    node.disk.recovery_floor = None
         except Crashed:
             return
         self._begin_sync(node)
@@ -593,7 +593,7 @@ class RaftOperator:
             next_configuration = self._next_configuration(core)
             if next_configuration is not None:
                 self._propose(node, core, next_configuration)
-        world.schedule(world.now + LOOK_S, self.check)
+        world.schedule(world.now + CHECK_INTERVAL_S, self.check)
 
     def replace(self, node: RaftNode) -> None:
         """Start an empty replacement of a wiped node, with a new ID."""
@@ -651,10 +651,10 @@ class RaftOperator:
 
     # --- limits -----------------------------------------------------------------------------------
 
-    def has_majority(self, configuration: Configuration, lost_nodes: str = "") -> bool:
-        """Return whether a majority of these voters is available without the node ``lost_nodes``."""
+    def has_majority(self, configuration: Configuration, without_node: str = "") -> bool:
+        """Return whether a majority of these voters is available without the node ``without_node``."""
         voters = configuration.voters
-        remaining = [v for v in voters if v != lost_nodes and not self.world.nodes[v].gone]
+        remaining = [v for v in voters if v != without_node and not self.world.nodes[v].gone]
         return bool(voters) and len(remaining) >= majority(len(voters))
 
     def keeps_majority_without(self, node_id: str) -> bool:

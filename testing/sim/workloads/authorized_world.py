@@ -93,15 +93,15 @@ from ..faults.overload import (
     REQUESTS_KEPT,
     WATCHES_MAX,
     Greedy,
-    Shares,
+    QuotaOracle,
     flood,
 )
-from ..oracles.bookie_effect_oracle import LOOK_S, BookieEffectOracle
+from ..oracles.bookie_effect_oracle import CHECK_INTERVAL_S, BookieEffectOracle
 from ..oracles.connection_observer import BY_PASS, ConnectionObserver
 from ..oracles.disclosure_oracle import DisclosureOracle
-from ..oracles.proxy_rights_oracle import AtProxies, read_by_tokens
-from ..oracles.token_expiry import TokenEnds
-from ..world.bug_injection import Patch, planted
+from ..oracles.proxy_rights_oracle import ProxyRightsOracle, read_by_tokens
+from ..oracles.token_expiry import TokenExpiryOracle
+from ..world.bug_injection import Patch, patched
 from ..world.machine_state import machine_of_task
 from ..world.scheduler import Simulation
 from ..world.sim_cluster import PATH, SimCluster
@@ -149,7 +149,7 @@ OWN_LOG = "scratch"
 
 
 @dataclass(frozen=True, slots=True)
-class Loot:
+class StolenCapability:
     """A capability that a client received earlier, or forged."""
 
     bookie: str
@@ -160,7 +160,7 @@ class Loot:
     """The entry that the client tries to plant with it."""
 
 
-class TrustedRun(LogRun):
+class AuthorizedRun(LogRun):
     """One seed of a cluster with authorization."""
 
     def __init__(
@@ -179,9 +179,9 @@ class TrustedRun(LogRun):
             with_proxy: Add a read proxy, independent of the seed.
         """
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
-        simulation, rng = self.simulation, self.simulation.chance("trust")
+        simulation, rng = self.simulation, self.simulation.random_stream("trust")
         self.plan = rng.choice(PLANS)
-        is_drawn = simulation.chance("at proxies").random() < PROXY_CHANCE
+        is_drawn = simulation.random_stream("at proxies").random() < PROXY_CHANCE
         has_proxy = only_adversaries is None and (is_drawn or with_proxy)
         self.shape = replace(
             self.shape, others=7, certificates=CERTIFICATES, read_proxies=int(has_proxy)
@@ -197,11 +197,11 @@ class TrustedRun(LogRun):
         """Number of rejected attempts of the adversaries."""
         self._rng = rng
         self._set_up_done = trio.Event()
-        self._stolen_by_ex_writer: list[Loot] = []
+        self._stolen_by_ex_writer: list[StolenCapability] = []
         self._tokens: list[bytes] = []
         """All tokens of the guest so far, newest last."""
         self._session_credentials: list[bytes] = []
-        self._stolen_by_guest: list[Loot] = []
+        self._stolen_by_guest: list[StolenCapability] = []
         self._stolen_keys: BookieKeysReply | None = None
         """The keys with which the first bookie verifies capabilities."""
         self._is_ex_writer_revoked = False
@@ -230,20 +230,20 @@ class TrustedRun(LogRun):
             silence_s=self.silence_s,
             stalled_until=self._stalled_until,
         )
-        self.token_ends = TokenEnds(
+        self.token_ends = TokenExpiryOracle(
             lambda: simulation.now,
             self.independent_authorizer,
             self._fail,
             tolerance_s=TOLERANCE_S,
             stalled_until=self._stalled_until,
         )
-        self.proxy_rights = AtProxies(
+        self.proxy_rights = ProxyRightsOracle(
             lambda: simulation.now,
             self.independent_authorizer,
             self._fail,
             stalled_until=self._stalled_until,
         )
-        self.shares = Shares(
+        self.shares = QuotaOracle(
             lambda: simulation.now,
             self.independent_authorizer,
             self._fail,
@@ -267,7 +267,7 @@ class TrustedRun(LogRun):
         self._fail(f"T3: {what}")
 
     async def _main(self, simulation: Simulation) -> None:
-        with planted(self._observation_patches()):
+        with patched(self._observation_patches()):
             await super()._main(simulation)
 
     def _on_cluster(self, cluster: SimCluster) -> None:
@@ -281,7 +281,7 @@ class TrustedRun(LogRun):
 
     def _observation_patches(self) -> Sequence[Patch]:
         """Return patches that observe the product from inside, and smaller limits that a run reaches."""
-        begin, hear, make = (
+        begin, apply_reply, make = (
             BookieAuthorizer.__init__,
             BookieAuthorizer.apply_reply,
             TokenService.__init__,
@@ -291,11 +291,11 @@ class TrustedRun(LogRun):
 
         def begun(gate: BookieAuthorizer, silence_s: float, time_s: Callable[[], float]) -> None:
             begin(gate, self.silence_s, time_s)
-            # Recorded first, because `hear` does not record the first answer.
+            # Recorded first, because `apply_reply` does not record the first answer.
             self._on_bookie(BookieKeysReply("open", (), {}), is_first=True)
 
         def heard(gate: BookieAuthorizer, said: BookieKeysReply) -> None:
-            hear(gate, said)
+            apply_reply(gate, said)
             self._on_bookie(said)
 
         def made(desk: TokenService, *arguments: Any) -> None:
@@ -326,7 +326,7 @@ class TrustedRun(LogRun):
             (TokenService, "__init__", made),
             (Link, "reply_error", answered),
             (ServedWatches, "end", ended),
-            (gate_keeping, "EVERY_S", LOOK_S),
+            (gate_keeping, "EVERY_S", CHECK_INTERVAL_S),
             (gate_part, "CLOCK_TOLERANCE_S", TOLERANCE_S),
             (token_desk, "CLOCK_TOLERANCE_S", TOLERANCE_S),
             (token_desk, "VALID_S_MIN", 1),
@@ -421,7 +421,7 @@ class TrustedRun(LogRun):
 
     async def _jump_clocks(self) -> None:
         """Move the wall clocks of random nodes by an hour, forward or back (H237)."""
-        rng = self.simulation.chance("clocks")
+        rng = self.simulation.random_stream("clocks")
         while not self.nemesis.is_over:
             await trio.sleep(rng.expovariate(1 / 3.0))
             self.cluster.machines[rng.choice(self.cluster.nodes)].jump_clock(
@@ -430,7 +430,7 @@ class TrustedRun(LogRun):
 
     async def _isolate_bookies(self) -> None:
         """Cut a bookie off from the quorum only, for longer than it may serve users without it (H241)."""
-        rng = self.simulation.chance("silence")
+        rng = self.simulation.random_stream("silence")
         while not self.nemesis.is_over:
             await trio.sleep(rng.expovariate(1 / 3.0))
             bookie = rng.choice(self.cluster.bookies)
@@ -459,13 +459,13 @@ class TrustedRun(LogRun):
         if timeout.cancelled_caught:
             raise Violation(f"T3: {missing} have not received a revocation for {DEAF_S:g} s")
         token_ends = self.token_ends
-        self.simulation.note(
+        self.simulation.record_event(
             "trust",
             self.independent_authorizer.checked_commands,
             self.bookie_effects.effect_count,
             self.denied_attempts,
         )
-        self.simulation.note(
+        self.simulation.record_event(
             "told",
             self.disclosure_oracle.checked_answers,
             token_ends.accepted_proofs,
@@ -474,7 +474,7 @@ class TrustedRun(LogRun):
         )
         proxy_rights = self.proxy_rights
         if self.cluster.proxies:
-            self.simulation.note(
+            self.simulation.record_event(
                 "at proxies",
                 proxy_rights.frames_to_token_users,
                 proxy_rights.checked_subscriptions,
@@ -565,7 +565,7 @@ class TrustedRun(LogRun):
 
     async def _make_tokens(self, metadata: MetadataClient) -> None:
         """Issue tokens to the guest, some for one log only, and sometimes revoke all of them."""
-        rng = self.simulation.chance("tokens")
+        rng = self.simulation.random_stream("tokens")
         while not self.nemesis.is_over:
             choice = rng.random()
             if choice < 0.1:
@@ -584,15 +584,15 @@ class TrustedRun(LogRun):
                 await metadata.make_token("guest", valid_s=valid_s, token_scope=scope)
             )
         except DistributedLogError as error:
-            self.simulation.note("no token", type(error).__name__)
+            self.simulation.record_event("no token", type(error).__name__)
             await trio.sleep(AGAIN_S)
 
     async def _rotate(self, metadata: MetadataClient, kind: str) -> None:
         """Rotate secrets, as `dlog trust rotate` does."""
         try:
-            self.simulation.note("rotated", kind, await metadata.rotate_secrets(kind))
+            self.simulation.record_event("rotated", kind, await metadata.rotate_secrets(kind))
         except DistributedLogError as error:
-            self.simulation.note("not rotated", kind, type(error).__name__)
+            self.simulation.record_event("not rotated", kind, type(error).__name__)
 
     async def _grant_ex_writer(self, change: Callable[..., Any]) -> None:
         self._is_ex_writer_revoked = False
@@ -608,7 +608,7 @@ class TrustedRun(LogRun):
         else:
             await change("disable", "ex")
         self._is_ex_writer_revoked = True
-        self.simulation.note("out", self.independent_authorizer.revision)
+        self.simulation.record_event("out", self.independent_authorizer.revision)
 
     async def _change(self, metadata: MetadataClient, *change: str) -> None:
         """Retry a change until it is answered. A repeated change has no further effect."""
@@ -617,12 +617,12 @@ class TrustedRun(LogRun):
                 await metadata.change_authorization(*change, force=True)
                 return
             except InvalidRequest as error:
-                self.simulation.note("done already", str(error)[:80])
+                self.simulation.record_event("done already", str(error)[:80])
                 if change[0] in ("user", "revoke"):
                     return
                 await trio.sleep(AGAIN_S)
             except DistributedLogError as error:
-                self.simulation.note("again", change[0], type(error).__name__)
+                self.simulation.record_event("again", change[0], type(error).__name__)
                 await trio.sleep(AGAIN_S)
 
     # --- the ex-writer ------------------------------------------------------------------------------
@@ -648,7 +648,7 @@ class TrustedRun(LogRun):
 
     async def _request_capabilities(
         self, ask: Callable[[int, bytes], Awaitable[Reply]], rng: Random
-    ) -> list[Loot]:
+    ) -> list[StolenCapability]:
         ledgers = [*self.independent_authorizer.ledgers.items()][-8:]
         kind = rng.choice(list(CapabilityKind))
         bookies_by_ledger = {
@@ -662,7 +662,7 @@ class TrustedRun(LogRun):
         except DistributedLogError:
             return []
         return [
-            Loot(bookie, ledger_id, kind, key)
+            StolenCapability(bookie, ledger_id, kind, key)
             for ledger_id, given_keys in answer.keys.items()
             for bookie, key in zip(bookies_by_ledger.get(ledger_id, ()), given_keys, strict=False)
         ]
@@ -719,7 +719,7 @@ class TrustedRun(LogRun):
 
     def _choose_for_ex_writer(
         self, bookie: str, machine: str, rng: Random
-    ) -> tuple[Loot, str] | None:
+    ) -> tuple[StolenCapability, str] | None:
         """Choose a capability and an operation.
 
         Harmful ones are used only after the bookie has the revocation.
@@ -745,7 +745,7 @@ class TrustedRun(LogRun):
             return chosen, rng.choice(("fence", "read", "add"))
         return chosen, "read"
 
-    def _missing_entries(self, stolen: Loot, machine: str) -> list[int]:
+    def _missing_entries(self, stolen: StolenCapability, machine: str) -> list[int]:
         """Return entries that a bookie lacks, so that a planted entry conflicts with none (H231)."""
         if stolen.kind is not CapabilityKind.RECOVER:
             return []
@@ -779,7 +779,7 @@ class TrustedRun(LogRun):
                     self.cluster.client_config(host.name),
                     self._tokens,
                     {log: self.history, OWN_LOG: None},
-                    self.simulation.chance(f"by token/{number}"),
+                    self.simulation.random_stream(f"by token/{number}"),
                 )
             while True:
                 await trio.sleep(host.random.expovariate(2.0))
@@ -944,7 +944,7 @@ class TrustedRun(LogRun):
 
     def _choose_for_intruder(
         self, bookie: str, machine: str, rng: Random
-    ) -> tuple[Loot, str] | None:
+    ) -> tuple[StolenCapability, str] | None:
         """Choose another client's capability, or a random one for a future ledger (H230).
 
         Only at bookies that enforce authorization: otherwise the first presented key becomes that of the
@@ -959,7 +959,9 @@ class TrustedRun(LogRun):
             number = max(self.independent_authorizer.ledgers, default=0) + rng.randrange(1, 5)
             first = rng.choice((0, *CapabilityKind))
             key = bytes((first,)) + rng.randbytes(CAPABILITY_BYTES - 1)
-            return Loot(bookie, number, CapabilityKind.ADD, key), rng.choice(("fence", "add"))
+            return StolenCapability(bookie, number, CapabilityKind.ADD, key), rng.choice(
+                ("fence", "add")
+            )
         return rng.choice(stolen_here), rng.choice(("fence", "read"))
 
     def _is_enforcing(self, machine: str) -> bool:
@@ -970,9 +972,11 @@ class TrustedRun(LogRun):
     # --- the thief ----------------------------------------------------------------------------------------
 
     async def _run_thief(self, namespace: Namespace, host: Host) -> None:
-        rng, stolen = host.random, list[Loot]()
+        rng, stolen = host.random, list[StolenCapability]()
 
-        def turned(bookie: str, machine: str, chance: Random) -> tuple[Loot, str] | None:
+        def with_other_kind(
+            bookie: str, machine: str, chance: Random
+        ) -> tuple[StolenCapability, str] | None:
             """Present a capability for listing as one for recovery or reading."""
             stolen_here = [base for base in stolen if base.bookie == bookie]
             if not stolen_here or not self._is_enforcing(machine):
@@ -984,7 +988,7 @@ class TrustedRun(LogRun):
 
         name = CERTIFICATES["c1"]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._present_stolen, host, rng, turned)
+            nursery.start_soon(self._present_stolen, host, rng, with_other_kind)
             nursery.start_soon(
                 self._present_stolen, host, rng, partial(self._choose_made, name), name
             )
@@ -999,7 +1003,7 @@ class TrustedRun(LogRun):
 
     def _choose_made(
         self, name: str, bookie: str, machine: str, rng: Random
-    ) -> tuple[Loot, str] | None:
+    ) -> tuple[StolenCapability, str] | None:
         """Forge a capability of ``name`` with the keys of the first bookie, for use at another one (H229)."""
         keys_stolen, ledger_ids = self._stolen_keys, [*self.independent_authorizer.ledgers][-8:]
         if (
@@ -1023,7 +1027,7 @@ class TrustedRun(LogRun):
             keys_stolen.revoked_at_revisions.get(name, 0),
         )
         attempt = "read" if kind is CapabilityKind.READ else rng.choice(("fence", "add"))
-        return Loot(bookie, ledger, kind, key), attempt
+        return StolenCapability(bookie, ledger, kind, key), attempt
 
     def _forged_credentials(self, name: str) -> Credentials | None:
         """Return a forged session credential.
@@ -1039,7 +1043,7 @@ class TrustedRun(LogRun):
         return Credentials(BY_PASS, lambda meeting: proof)
 
     async def _impersonate_bookie(
-        self, namespace: Namespace, stolen: Sequence[Loot], rng: Random
+        self, namespace: Namespace, stolen: Sequence[StolenCapability], rng: Random
     ) -> None:
         """Request another bookie's keys, put a purge task, and register as the target of a replica move."""
         if not stolen:
@@ -1069,7 +1073,7 @@ class TrustedRun(LogRun):
         self,
         host: Host,
         rng: Random,
-        choose: Callable[[str, str, Random], tuple[Loot, str] | None],
+        choose: Callable[[str, str, Random], tuple[StolenCapability, str] | None],
         name: str = "",
     ) -> None:
         """Present chosen capabilities to random bookies over new connections.
@@ -1099,7 +1103,9 @@ class TrustedRun(LogRun):
                     pass
                 nursery.cancel_scope.cancel()
 
-    async def _try_stolen(self, client: BookieClient, stolen: Loot, attempt: str) -> None:
+    async def _try_stolen(
+        self, client: BookieClient, stolen: StolenCapability, attempt: str
+    ) -> None:
         """Try an operation with a stolen capability. The oracles observe its effects on the network."""
         try:
             if attempt == "fence":

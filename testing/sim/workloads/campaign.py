@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from ..world.scheduler import BusyLoop, Deadlock, OutOfTime
-from .authorized_world import TrustedRun
+from .authorized_world import AuthorizedRun
 from .exactly_once import OnceRun
 from .pipeline import PipelineRun
 from .proxy_world import ProxiedRun
@@ -21,7 +21,7 @@ WORKLOADS: dict[str, type[SeedRun]] = {
     "pipeline": PipelineRun,
     "once": OnceRun,
     "proxied": ProxiedRun,
-    "trusted": TrustedRun,
+    "trusted": AuthorizedRun,
 }
 AT = "at "
 """Prefix of the counters of targeted faults (`targeted_faults.py`)."""

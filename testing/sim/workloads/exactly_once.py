@@ -34,7 +34,7 @@ class OnceRun(SeedRun):
         self._next_sequences: dict[str, int] = {}
 
     async def _main(self, simulation: Simulation) -> None:
-        with snapshots_each(simulation.chance("snapshots").choice(SNAPSHOT_BYTES)):
+        with snapshots_each(simulation.random_stream("snapshots").choice(SNAPSHOT_BYTES)):
             await super()._main(simulation)
 
     async def _write(self, namespace: Namespace, host: Host) -> None:
@@ -77,7 +77,7 @@ class OnceRun(SeedRun):
 
     async def _conclude(self) -> None:
         self.records = sum(self._next_sequences.values())
-        self.simulation.note(
+        self.simulation.record_event(
             "final", self.records, self.once_history.duplicates, self.once_history.conflicts
         )
 

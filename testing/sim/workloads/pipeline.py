@@ -71,7 +71,7 @@ class PipelineRun(SeedRun):
             )
             await log.seal(takeover=True)
         except EndOfStream:
-            self.simulation.note("it was sealed by an earlier try")
+            self.simulation.record_event("it was sealed by an earlier try")
         await pipeline.read_rest(namespace, PIPE, self.pipeline_history)
         await self._check_end(namespace)
 
@@ -79,7 +79,9 @@ class PipelineRun(SeedRun):
         """Do nothing."""
 
     async def _conclude(self) -> None:
-        self.simulation.note("final", len(self.pipeline_history.archived), self.history.acked_count)
+        self.simulation.record_event(
+            "final", len(self.pipeline_history.archived), self.history.acked_count
+        )
         # A link may add txids below the log's last one, because the log does not require increasing ones.
         report = check_log(
             self.history, self.pipeline_history.archived_records(), ordered_txids=False

@@ -37,7 +37,7 @@ from ...verify.history.run_history import ObservedRecord
 from ...verify.workloads import crowd, pipeline, workload
 from ...verify.workloads.crowd import Crowd
 from ...verify.workloads.pipeline import PipelineHistory
-from ..world.bug_injection import Patch, planted
+from ..world.bug_injection import Patch, patched
 from ..world.scheduler import Simulation
 from ..world.sim_cluster import PATH
 from .exactly_once import SNAPSHOT_BYTES, snapshots_each
@@ -63,7 +63,7 @@ AWAY_S_MAX = 6.0
 """Virtual seconds after which a client that was cut off is reconnected, even if its names are not forgotten.
 It tries for 10 s to continue at its position."""
 BACK_S = 10.0
-AWAY_LOOK_S = 0.1
+AWAY_CHECK_S = 0.1
 ORDER_S = 5.0
 """Seconds after which an unanswered command to a proxy is abandoned."""
 NEWS_S = 3.0
@@ -71,7 +71,7 @@ NEWS_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Narrow:
+class ProxyLimits:
     """Smaller limits of producers and read proxies; see `parameter_sets.py`."""
 
     producers_max: int = PRODUCERS_MAX
@@ -90,9 +90,9 @@ class Narrow:
         return self.producers_max < PRODUCERS_MAX
 
 
-def draw_narrow(rng: Random, forget_rng: Random) -> Narrow:
+def draw_proxy_limits(rng: Random, forget_rng: Random) -> ProxyLimits:
     """Return the limits of a seed. ``forget_rng`` decides how soon the log forgets producers, if it may."""
-    limits = Narrow(
+    limits = ProxyLimits(
         snapshot_bytes=rng.choice(SNAPSHOT_BYTES),
         ring_bytes=rng.choice((1_500, 10_000, read_server.RING_BYTES_MAX)),
         feed_rest_s=rng.choice((0.5, read_server.IDLE_FEED_S)),
@@ -107,7 +107,7 @@ def draw_narrow(rng: Random, forget_rng: Random) -> Narrow:
 
 
 @contextmanager
-def narrowed(limits: Narrow) -> Iterator[None]:
+def limited(limits: ProxyLimits) -> Iterator[None]:
     """Apply these limits within the `with` block."""
     patches: list[Patch] = [
         (producing, "PRODUCERS_MAX", limits.producers_max),
@@ -120,7 +120,7 @@ def narrowed(limits: Narrow) -> Iterator[None]:
         (entry_source, "WINDOW_BYTES_MIN", limits.window_bytes),
     ]
     with ExitStack() as stack:
-        stack.enter_context(planted(patches))
+        stack.enter_context(patched(patches))
         stack.enter_context(snapshots_each(limits.snapshot_bytes))
         yield
 
@@ -137,8 +137,8 @@ class ProxiedRun(SeedRun):
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
-        rng = self.simulation.chance("proxies")
-        self.limits = draw_narrow(rng, self.simulation.chance("forgets"))
+        rng = self.simulation.random_stream("proxies")
+        self.limits = draw_proxy_limits(rng, self.simulation.random_stream("forgets"))
         self.liveness_s += WHOLE_S
         self.shape = replace(
             self.shape,
@@ -175,7 +175,7 @@ class ProxiedRun(SeedRun):
         self._next_sequences: dict[str, int] = {}
 
     async def _main(self, simulation: Simulation) -> None:
-        with narrowed(self.limits), planted(self._observation_patches()):
+        with limited(self.limits), patched(self._observation_patches()):
             await super()._main(simulation)
 
     async def _begin(self) -> None:
@@ -184,7 +184,7 @@ class ProxiedRun(SeedRun):
 
     async def _send_away(self) -> None:
         """Cut off random clients now and then, in addition to other faults."""
-        rng = self.simulation.chance("away")
+        rng = self.simulation.random_stream("away")
         while not self.nemesis.is_over:
             await trio.sleep(rng.expovariate(1.0 / AWAY_PAUSE_S))
             async with self._away_lock:
@@ -206,16 +206,16 @@ class ProxiedRun(SeedRun):
         self.crowd.guests_hurry = True
         with trio.move_on_after(AWAY_S_MAX) as remembered:
             while self._known_names & names:  # noqa: ASYNC110
-                await trio.sleep(AWAY_LOOK_S)
+                await trio.sleep(AWAY_CHECK_S)
         self.crowd.guests_hurry = False
-        self.simulation.note("back", client, *sorted(self._known_names & names))
+        self.simulation.record_event("back", client, *sorted(self._known_names & names))
         self.cluster.network.reconnect(self._directions_of(client))
         if remembered.cancelled_caught:
             return False
         self.nemesis.counts["forgotten while away"] += 1
         with trio.move_on_after(BACK_S) as timed_out:
             while not self._known_names >= names:  # noqa: ASYNC110
-                await trio.sleep(AWAY_LOOK_S)
+                await trio.sleep(AWAY_CHECK_S)
         return not timed_out.cancelled_caught
 
     def _cut_off_client(self, client: str) -> None:
@@ -225,7 +225,7 @@ class ProxiedRun(SeedRun):
         self._leaving_client = ""
         self._client_left.set()
         self.nemesis.counts["client away"] += 1
-        self.simulation.note("away", client)
+        self.simulation.record_event("away", client)
         network, directions = self.cluster.network, self._directions_of(client)
         for direction in directions:
             network.cut(*direction)
@@ -315,7 +315,7 @@ class ProxiedRun(SeedRun):
 
     async def _operate(self, namespace: Namespace, host: Host) -> None:
         """Move the log and drain proxies until cancelled."""
-        rng, fault_counts = self.simulation.chance("operator"), self.nemesis.counts
+        rng, fault_counts = self.simulation.random_stream("operator"), self.nemesis.counts
         metadata = cast("MetadataClient", namespace.metadata)
         while True:
             await trio.sleep(rng.expovariate(1.0 / self._order_s))
@@ -331,7 +331,7 @@ class ProxiedRun(SeedRun):
                         await proxy_view.drain_proxy(metadata, name, host=host)
                         fault_counts["proxy drained"] += 1
             except DistributedLogError as error:
-                self.simulation.note("order", type(error).__name__)
+                self.simulation.record_event("order", type(error).__name__)
             self._start_drained()
 
     def _start_drained(self) -> None:
@@ -437,6 +437,6 @@ class ProxiedRun(SeedRun):
         records_by_producer = crowd.check_sources(self.crowd, self._final_records)
         crowd.check_known(self.crowd, records_by_producer, self._next_sequences)
         self.producer_records = sum(records_by_producer.values())
-        self.simulation.note(
+        self.simulation.record_event(
             "final", len(self._final_records), self.history.acked_count, self.producer_records
         )

@@ -27,7 +27,7 @@ from ...verify.checks.register_check import check_registers
 from ...verify.history.run_history import ObservedRecord, RunHistory
 from ...verify.workloads import workload
 from ..faults.nemesis import Nemesis
-from ..faults.parameter_sets import bounded, draw_bounds
+from ..faults.parameter_sets import draw_overrides, overridden
 from ..faults.targeted_faults import TargetedFaults
 from ..faults.trigger_points import TriggerPoints
 from ..faults.unexpected_errors import UnexpectedErrors
@@ -100,10 +100,10 @@ class SeedRun(ABC):
         self.history = RunHistory()
         """The history of the registers and of the first log."""
         self.result = Result(seed)
-        rng = self.simulation.chance("swarm")
+        rng = self.simulation.random_stream("swarm")
         self.rates = draw_rates(rng)
-        self.shape = draw_shape(rng, self.simulation.chance("space"))
-        self.bounds = draw_bounds(rng)
+        self.shape = draw_shape(rng, self.simulation.random_stream("space"))
+        self.overrides = draw_overrides(rng)
         logs = LOGS[: rng.choice((1, 1, 1, 2, 3))]
         self.histories = {log: RunHistory() for log in logs} | {LOGS[0]: self.history}
         self.has_deletions = rng.random() < 0.3
@@ -138,21 +138,21 @@ class SeedRun(ABC):
         return result
 
     async def _main(self, simulation: Simulation) -> None:
-        rng = simulation.chance("faults")
+        rng = simulation.random_stream("faults")
         network, disks = draw_network_faults(rng), draw_disk_faults(rng)
-        disks.inline = simulation.chance("inline").random() < 0.5
+        disks.inline = simulation.random_stream("inline").random() < 0.5
         self.cluster = cluster = SimCluster(
             simulation, self.shape, network=network, disks=lambda: replace(disks)
         )
         writers, others = cluster.clients[:2], cluster.clients[2:]
         self.nemesis = Nemesis(cluster, rng, writers=[*writers, *cluster.write_proxies])
-        targeted_faults = TargetedFaults(self.nemesis, simulation.chance("ambush"))
-        on_trigger = pass_by if self.is_calm else targeted_faults.on_trigger
-        self.unexpected_errors = UnexpectedErrors(cluster, simulation.chance("unexpected"))
+        targeted_faults = TargetedFaults(self.nemesis, simulation.random_stream("ambush"))
+        on_trigger = inject_nothing if self.is_calm else targeted_faults.on_trigger
+        self.unexpected_errors = UnexpectedErrors(cluster, simulation.random_stream("unexpected"))
         self.trigger_points = TriggerPoints(cluster.role_of, cluster.is_ready, on_trigger)
         cluster.watch(self.trigger_points)
         self._on_cluster(cluster)
-        with cluster.oracles.observe_state_machines(), bounded(self.bounds):
+        with cluster.oracles.observe_state_machines(), overridden(self.overrides):
             cluster.start_all()
             simulation.nursery.start_soon(cluster.supervise)
             with trio.move_on_after(FORMING_S) as start_timeout:
@@ -216,7 +216,7 @@ class SeedRun(ABC):
 
     async def _judge(self, simulation: Simulation) -> None:
         cluster = self.cluster
-        simulation.note("heal")
+        simulation.record_event("heal")
         self.nemesis.is_over = True
         cluster.heal()
         simulation.nursery.start_soon(self.nemesis.replace_damaged)
@@ -228,7 +228,7 @@ class SeedRun(ABC):
                     await self._prove(namespace, host)
                     done.set()
                 except DistributedLogError as error:
-                    simulation.note("not yet", type(error).__name__, str(error)[:2000])
+                    simulation.record_event("not yet", type(error).__name__, str(error)[:2000])
                     await trio.sleep(0.5)
             await self._settle(namespace)
 
@@ -248,10 +248,10 @@ class LogRun(SeedRun):
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
         self._final_records: dict[str, list[ObservedRecord]] = {}
         """The complete records of each log, read after the heal."""
-        self.stores_odd_numbers = self.simulation.chance("settings").random() < 0.3
+        self.stores_odd_numbers = self.simulation.random_stream("settings").random() < 0.3
         """Whether a client stores numbers at and beyond the limits as settings of the logs."""
         if self.stores_odd_numbers:
-            self.bounds = replace(self.bounds, retention_rescan_s=EVERY_S)
+            self.overrides = replace(self.overrides, retention_rescan_s=EVERY_S)
         self._missing_copies: list[str] = []
         self._all_copies_present = trio.Event()
         """Set when all copies are complete."""
@@ -309,7 +309,7 @@ class LogRun(SeedRun):
             self._missing_copies = missing
             await trio.sleep(1.0)
         racks = self.shape.racks[: self.shape.bookies]
-        while problem := await together(namespace, racks):
+        while problem := await rack_violation(namespace, racks):
             self._missing_copies = [problem]
             await trio.sleep(1.0)
         self._all_copies_present.set()
@@ -324,7 +324,9 @@ class LogRun(SeedRun):
                 f" for example {self._missing_copies[:5]}"
             )
         for log, history in self.histories.items():
-            self.simulation.note("final", log, len(self._final_records[log]), history.acked_count)
+            self.simulation.record_event(
+                "final", log, len(self._final_records[log]), history.acked_count
+            )
             self.result.reports.append(check_log(history, self._final_records[log]))
         self.result.register_calls = check_registers(self.history.registers)
 
@@ -340,8 +342,8 @@ class LogRun(SeedRun):
         )
 
 
-def pass_by(kind: str, actor: str, request: str) -> None:
-    """Inject no fault at a trigger point; see `OnMoment`."""
+def inject_nothing(kind: str, actor: str, request: str) -> None:
+    """Inject no fault at a trigger point; see `OnTrigger`."""
 
 
 def draw_shape(rng: Random, space: Random) -> Shape:
@@ -423,7 +425,7 @@ async def missing_copies(namespace: Any, is_wanted: Callable[[int], bool]) -> li
     return problems
 
 
-async def together(namespace: Any, racks: Sequence[str]) -> str:
+async def rack_violation(namespace: Any, racks: Sequence[str]) -> str:
     """Return why a new ledger would have all copies in one rack, or "" if they are in different racks."""
     pool = namespace.ledgers.pool
     known_racks = {candidate.labels.get("rack", "") for candidate in pool.candidates()}

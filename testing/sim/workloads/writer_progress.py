@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...verify.history.run_history import Outcome
-from .authorized_world import EVE, EX, GREEDY, GUEST, STRANGER, THIEF, TrustedRun
+from .authorized_world import EVE, EX, GREEDY, GUEST, STRANGER, THIEF, AuthorizedRun
 
 NAMES = {
     EX: "ex-writer",
@@ -51,7 +51,7 @@ class WriterProgress:
 
 def progress_beside(seed: int, adversaries: Sequence[str]) -> WriterProgress:
     """Run a seed without random faults, with these adversaries, and return the writers' progress."""
-    run = TrustedRun(seed, chaos_s=CALM_S, only_adversaries=adversaries)
+    run = AuthorizedRun(seed, chaos_s=CALM_S, only_adversaries=adversaries)
     run.rates = replace(
         run.rates,
         burst_s=0.03,

@@ -222,7 +222,7 @@ class SimDisk:
         self.host = host
         self.name = name
         self.faults = faults or DiskFaults()
-        self.chance = simulation.chance(f"disk/{host.name}/{name}")
+        self.rng = simulation.random_stream(f"disk/{host.name}/{name}")
         self.stalled_until = 0.0
         """No sync ends before this virtual time."""
         self.watchers: list[DiskWatcher] = []
@@ -246,7 +246,7 @@ class SimDisk:
         """Keep a random part of the unsynced sectors and name changes."""
         self.lock_holder = None
         for _, change in self._names_pending:
-            if self.chance.random() < 0.5:
+            if self.rng.random() < 0.5:
                 change(self.durable_files)
         self._names_pending.clear()
         lost_sectors = 0
@@ -254,12 +254,12 @@ class SimDisk:
             lost_sectors += self._lose_unsynced(content)
         self.files = dict(self.durable_files)
         for stored_map in self.maps.values():
-            stored_map.on_power_cut(self.chance)
-        self.simulation.note("power-cut", self.host.name, self.name, "lost", lost_sectors)
+            stored_map.on_power_cut(self.rng)
+        self.simulation.record_event("power-cut", self.host.name, self.name, "lost", lost_sectors)
 
     def _lose_unsynced(self, content: FileContent) -> int:
         lost_sectors = 0
-        rng, survive_chance = self.chance, self.faults.survive_chance
+        rng, survive_chance = self.rng, self.faults.survive_chance
         if content.size != content.durable_size and rng.random() < 0.5:
             content.durable_size = content.size
         for _, offset, data in content.pending:
@@ -281,19 +281,19 @@ class SimDisk:
         self.lock_holder = None
         for content in self.files.values():
             for offset, length in content.failed:
-                if self.chance.random() < 0.5:
+                if self.rng.random() < 0.5:
                     durable_bytes = bytes(content.durable[offset : offset + length])
                     put(content.cache, offset, durable_bytes + bytes(length - len(durable_bytes)))
             content.failed.clear()
         for stored_map in self.maps.values():
-            stored_map.on_kill(self.chance)
+            stored_map.on_kill(self.rng)
 
     def wipe(self) -> None:
         """Delete all content. The machine must be off."""
         self.files, self.durable_files, self.maps = {}, {}, {}
         self._names_pending.clear()
         self._newest.clear()
-        self.simulation.note("wipe", self.host.name, self.name)
+        self.simulation.record_event("wipe", self.host.name, self.name)
 
     def corrupt(self, *, in_newest: bool = False) -> str:
         """Flip a bit or overwrite a sector that was written.
@@ -312,7 +312,7 @@ class SimDisk:
             names = [name for name in names if name.startswith("journal-")]
         if not names:
             return ""
-        rng = self.chance
+        rng = self.rng
         name = names[-1] if in_newest else rng.choice(names)
         durable = self.files[name].durable
         size = len(durable)
@@ -349,7 +349,7 @@ class SimDisk:
         )
         if not any(low < end and offset < low + len(data) for _, low, data in content.pending):
             put(content.cache, offset, bytes(durable[offset:end]))
-        self.simulation.note("rot", self.host.name, self.name, name, offset, end - offset)
+        self.simulation.record_event("rot", self.host.name, self.name, name, offset, end - offset)
         return f"{name} {offset}"
 
     def lose_file(self) -> str:
@@ -363,8 +363,8 @@ class SimDisk:
         names = [name for name, content in sorted(self.files.items()) if any(content.durable)]
         if not names:
             return ""
-        name = self.chance.choice(names)
-        damage = self.chance.choice(("emptied", "cut", "zeroed", "deleted"))
+        name = self.rng.choice(names)
+        damage = self.rng.choice(("emptied", "cut", "zeroed", "deleted"))
         content = self.files[name]
         if damage == "deleted":
             del self.files[name], self.durable_files[name]
@@ -377,7 +377,7 @@ class SimDisk:
             content.size = content.durable_size
             content.cache = bytearray(content.durable)
         self.is_fault_injected = True
-        self.simulation.note("file lost", self.host.name, self.name, name, damage)
+        self.simulation.record_event("file lost", self.host.name, self.name, name, damage)
         return f"{name} {damage}"
 
     def damage_map(self) -> bool:
@@ -385,7 +385,7 @@ class SimDisk:
         for name in sorted(self.maps):
             self.is_fault_injected = True
             self.maps[name].is_damaged = True
-            self.simulation.note("map damaged", self.host.name, self.name, name)
+            self.simulation.record_event("map damaged", self.host.name, self.name, name)
             return True
         return False
 
@@ -416,7 +416,7 @@ class SimDisk:
                 len(key) + len(value) for key, value in stored_map.values.items()
             )
             self.is_fault_injected = True
-            self.simulation.note("map aged", self.host.name, self.name, name, first, pairs)
+            self.simulation.record_event("map aged", self.host.name, self.name, name, first, pairs)
             return True
         return False
 
@@ -440,7 +440,7 @@ class SimDisk:
         Raises:
             HostDown: The process ended in the meantime.
         """
-        faults, rng = self.faults, self.chance
+        faults, rng = self.faults, self.rng
         is_slow = faults.slow_chance and rng.random() < faults.slow_chance
         low, high = faults.slow_s if is_slow else faults.sync_s
         end = max(self.simulation.now + rng.uniform(low, high), self.stalled_until)
@@ -500,7 +500,7 @@ class SimDisk:
         if is_failing:
             self.faults.failing_syncs -= 1
             self.is_fault_injected = True
-            self.simulation.note("EIO", self.host.name, self.name, name)
+            self.simulation.record_event("EIO", self.host.name, self.name, name)
             content.failed += [(offset, len(data)) for _, offset, data in now_durable]
             raise DiskFailed(f"{name}: input/output error during a sync (simulated)")
         if (

@@ -256,7 +256,7 @@ class SimFile:
         """Read like `read_at`, or return None with probability ``cold_chance``, as if not cached."""
         self._check()
         cold = self._disk.faults.cold_chance
-        if cold and self._disk.chance.random() < cold:
+        if cold and self._disk.rng.random() < cold:
             return None
         return self._content.read(offset, length)
 
@@ -347,7 +347,7 @@ class SimMap:
         if disk.faults.failing_syncs > 0:
             disk.faults.failing_syncs -= 1
             disk.is_fault_injected = True
-            disk.simulation.note("EIO", disk.host.name, disk.name, self.name)
+            disk.simulation.record_event("EIO", disk.host.name, disk.name, self.name)
             raise DiskFailed(f"map {self.name}: input/output error during a commit (simulated)")
         stored.commit(*transaction)
         disk.step("map synced", len(pairs))

@@ -32,7 +32,7 @@ class RealWorldTouched(RuntimeError):
 
 
 @contextlib.contextmanager
-def walled_off(log_time_s: Callable[[], float]) -> Iterator[None]:
+def isolated_from_machine(log_time_s: Callable[[], float]) -> Iterator[None]:
     """Make calls to the real machine raise `RealWorldTouched` within the `with` block.
 
     Args:

@@ -84,7 +84,7 @@ class SimNetwork:
     def __init__(self, simulation: Simulation, faults: NetworkFaults | None = None) -> None:
         self.simulation = simulation
         self.faults = faults or NetworkFaults()
-        self.chance = simulation.chance("network")
+        self.rng = simulation.random_stream("network")
         self.taps: list[Tap] = []
         self.machines: dict[str, MachineState] = {}
         """By IP address, which may move to another machine. Decides whether a connection attempt is refused
@@ -127,7 +127,7 @@ class SimNetwork:
     def retransmit_stuck(self) -> None:
         """Schedule the retransmission of all stuck bytes, as TCP does after a pause."""
         for end in list(self.stuck_connections.values()):
-            self.simulation.call_after(self.chance.uniform(0.0, 0.4), end.retransmit)
+            self.simulation.call_after(self.rng.uniform(0.0, 0.4), end.retransmit)
 
     def reset(self, end: "SimConnection") -> None:
         """Break a connection at both ends."""
@@ -145,7 +145,7 @@ class SimNetwork:
         Unsent bytes are lost, and peers get no notice.
         """
         for end in [end for end in self.connections.values() if end.host is machine]:
-            end.end_process(0 if end.is_stuck else self.chance.randint(0, len(end.outgoing)))
+            end.end_process(0 if end.is_stuck else self.rng.randint(0, len(end.outgoing)))
         self._drop_listeners(machine)
 
     def on_kill(self, machine: MachineState) -> None:
@@ -231,7 +231,7 @@ class SimNetwork:
 
     def random_latency_s(self) -> float:
         """Return the random travel time of the next piece in seconds."""
-        faults, rng = self.faults, self.chance
+        faults, rng = self.faults, self.rng
         is_slow = faults.slow_chance and rng.random() < faults.slow_chance
         low, high = faults.slow_s if is_slow else faults.latency_s
         return low + (high - low) * rng.random()
@@ -344,7 +344,7 @@ class SimConnection:
             return 0
         self.host.step("receive")
         available = len(inbox)
-        rng, faults = self._network.chance, self._network.faults
+        rng, faults = self._network.rng, self._network.faults
         if faults.short_read_chance and rng.random() < faults.short_read_chance:
             available = rng.randint(1, available)
         filled = 0
@@ -364,7 +364,7 @@ class SimConnection:
         """
         if self._state is not EndState.OPEN:
             raise self._error()
-        faults, rng = self._network.faults, self._network.chance
+        faults, rng = self._network.faults, self._network.rng
         free_bytes = faults.send_buffer_bytes - self._unread_by_peer
         if free_bytes <= 0:
             return 0

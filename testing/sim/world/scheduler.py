@@ -10,7 +10,7 @@
 - Calls to the real machine raise an error (`isolation_guard.py`).
 - A state without runnable tasks and pending events is a deadlock, which is a failure.
 
-The trace hash covers every delivery and disk step (`hash_step`) and every event (`note`).
+The trace hash covers every delivery and disk step (`hash_step`) and every event (`record_event`).
 """
 
 import contextlib
@@ -27,8 +27,8 @@ import trio
 import trio.testing
 from trio._core import _run as trio_run
 
-from .bug_injection import heard, planted
-from .isolation_guard import walled_off
+from .bug_injection import patched, unexpected_error_patches
+from .isolation_guard import isolated_from_machine
 from .machine_state import RunQueue, none_stalled
 
 STEPS_PER_SECOND_MAX = 300_000
@@ -119,14 +119,14 @@ class Simulation:
 
     # --- randomness and trace ---------------------------------------------------------------------
 
-    def chance(self, stream: str) -> random.Random:
+    def random_stream(self, stream: str) -> random.Random:
         """Return a separate random generator for ``stream``.
 
         More draws in one stream do not shift the others.
         """
         return random.Random(f"{self.seed}/{stream}")
 
-    def note(self, *parts: object) -> None:
+    def record_event(self, *parts: object) -> None:
         """Add an event to the trace hash, and to the trace if it is kept.
 
         The text of the parts must be the same in each run of the seed.
@@ -169,7 +169,7 @@ class Simulation:
         if self.is_ending:
             return
         self.failures.append(error)
-        self.note("FAILURE", type(error).__name__, str(error).split("\n")[0])
+        self.record_event("FAILURE", type(error).__name__, str(error).split("\n")[0])
         self.is_ending = True
         self.stop()
 
@@ -212,8 +212,8 @@ class Simulation:
         with (
             _seeded(self),
             none_stalled(),
-            walled_off(lambda: EPOCH_S + self.now),
-            planted(heard(self.fail)),
+            isolated_from_machine(lambda: EPOCH_S + self.now),
+            patched(unexpected_error_patches(self.fail)),
         ):
             trio.run(root, clock=self._clock, instruments=[_Wiring(self)])
         return result[0] if result and not self.failures else None

@@ -104,7 +104,7 @@ class SimCluster:
         self._all_ready = trio.Event()
         self.restarts = 0
         self.is_supervised = True
-        self._rng = simulation.chance("supervisor")
+        self._rng = simulation.random_stream("supervisor")
         self._main_by_machine: dict[str, Callable[[Host], Awaitable[None]]] = {}
         self._address_by_machine: dict[str, Address] = {}
         self.metadata = [f"m{n + 1}" for n in range(shape.metadata_nodes)]
@@ -249,7 +249,7 @@ class SimCluster:
         for name in (first, second):
             assert not self.machines[name].state.running, f"{name} still runs"
             self.network.machines[self._address_by_machine[name][0]] = self.machines[name].state
-        self.simulation.note("swap addresses", first, second)
+        self.simulation.record_event("swap addresses", first, second)
 
     async def _serve_metadata(self, name: str, host: Host) -> None:
         voters = {node: self._address_by_machine[node] for node in self.metadata}
@@ -293,7 +293,7 @@ class SimCluster:
             self.ready[name] = True
             if all(self.ready.get(name) for name in self.nodes):
                 self._all_ready.set()
-            self.simulation.note("serves", name)
+            self.simulation.record_event("serves", name)
 
     # --- clients ----------------------------------------------------------------------------------
 
@@ -336,7 +336,7 @@ class SimCluster:
                         await main(namespace, host)
                         return
                 except DistributedLogError as error:
-                    self.simulation.note("client", name, type(error).__name__)
+                    self.simulation.record_event("client", name, type(error).__name__)
                     await trio.sleep(0.5)
 
         self._main_by_machine[name] = run

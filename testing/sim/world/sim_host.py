@@ -72,7 +72,7 @@ class SimHost:
         self.ended_by = None
         state.incarnation += 1
         state.crash_after(0, power=False)
-        self.simulation.note("start", self.name, state.incarnation)
+        self.simulation.record_event("start", self.name, state.incarnation)
         if was_off:
             self.network.retransmit_stuck()
         self.simulation.nursery.start_soon(
@@ -83,7 +83,7 @@ class SimHost:
         """Turn the machine off at once. Idempotent."""
         if not self.state.powered:
             return
-        self.simulation.note("power cut", self.name, self.state.incarnation)
+        self.simulation.record_event("power cut", self.name, self.state.incarnation)
         self.state.powered = self.state.running = False
         for disk in self.devices():
             disk.on_power_cut()
@@ -94,7 +94,7 @@ class SimHost:
         """End the process at once. The machine and its page cache stay. Idempotent."""
         if not self.state.running:
             return
-        self.simulation.note("kill", self.name, self.state.incarnation)
+        self.simulation.record_event("kill", self.name, self.state.incarnation)
         self.state.running = False
         for disk in self.devices():
             disk.on_kill()
@@ -106,7 +106,7 @@ class SimHost:
         if not self.state.running:
             return
         self._stall_end = max(self._stall_end, self.simulation.now + seconds)
-        self.simulation.note("stall", self.name, f"{seconds:.3f}")
+        self.simulation.record_event("stall", self.name, f"{seconds:.3f}")
         if not self.state.stalled:
             self.state.stalled = True
             count_stall(1)
@@ -114,7 +114,7 @@ class SimHost:
 
     def jump_clock(self, milliseconds: int) -> None:
         """Move the wall clock of the machine. Virtual time does not change."""
-        self.simulation.note("clock", self.name, milliseconds)
+        self.simulation.record_event("clock", self.name, milliseconds)
         self.wall_offset_ms += milliseconds
 
     def _end_stall(self) -> None:
@@ -142,7 +142,9 @@ class SimHost:
                 await main(self.host())
                 causes: list[BaseException] = []
             except BaseException as error:  # classified below
-                causes = [cause for cause in leaves(error) if not isinstance(cause, HostDown)]
+                causes = [
+                    cause for cause in flatten_errors(error) if not isinstance(cause, HostDown)
+                ]
                 if causes and all(isinstance(cause, trio.Cancelled) for cause in causes):
                     return  # cancelled by this class or at the end of the run
             if self.state.is_current(incarnation):
@@ -153,7 +155,9 @@ class SimHost:
     def _on_ended(self, causes: list[BaseException]) -> None:
         """Clean up after a process that ended without a kill, and fail the run if no fault explains it."""
         cause = next((c for c in causes if not isinstance(c, trio.Cancelled)), None)
-        self.simulation.note("ended", self.name, self.state.incarnation, type(cause).__name__)
+        self.simulation.record_event(
+            "ended", self.name, self.state.incarnation, type(cause).__name__
+        )
         if self.simulation.trace is not None:
             log.warning("%s ended", self.name, exc_info=cause)
         self.ended_by = self.last_end = cause
@@ -183,7 +187,7 @@ class SimHost:
         return isinstance(cause, DistributedLogError) and cause.retryable
 
     def _crash(self, crash_point: str, power: bool) -> None:
-        self.simulation.note("crash point", self.name, crash_point)
+        self.simulation.record_event("crash point", self.name, crash_point)
         if power:
             self.power_cut()
         else:
@@ -208,10 +212,12 @@ class SimHost:
             dial=dial,
             listen=listen,
             disks={role: handles[disk] for role, disk in self.disks.items()},
-            random=self.simulation.chance(f"host/{self.name}/{incarnation}"),
+            random=self.simulation.random_stream(f"host/{self.name}/{incarnation}"),
             wall_ms=self.wall_ms,
             connections_max=self.connections_max,
-            secret_bytes=self.simulation.chance(f"secret/{self.name}/{incarnation}").randbytes,
+            secret_bytes=self.simulation.random_stream(
+                f"secret/{self.name}/{incarnation}"
+            ).randbytes,
             methods={BY_CERTIFICATE: verify_certificate} if identity is not None else {},
             credentials=lambda address: CERTIFICATE if identity is not None else None,
             certificate=lambda: identity,
@@ -222,8 +228,8 @@ class SimHost:
         return int((EPOCH_S + self.simulation.now) * 1000) + self.wall_offset_ms
 
 
-def leaves(error: BaseException) -> list[BaseException]:
+def flatten_errors(error: BaseException) -> list[BaseException]:
     """Return the exceptions inside groups, in order."""
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+        return [leaf for inner in error.exceptions for leaf in flatten_errors(inner)]
     return [error]

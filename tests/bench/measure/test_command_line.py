@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distributedlog.runtime.interfaces.errors import InvalidRequest, NoSuchLedger
-from distributedlog.testing.bench.measure.bench_plan import FAILED, INTERRUPTED, broken, run
+from distributedlog.testing.bench.measure.bench_plan import FAILED, INTERRUPTED, run, wrapped
 from distributedlog.testing.bench.measure.hardware_baseline import nodes
 from tests.parts import files_of
 
@@ -70,7 +70,7 @@ def test_what_is_to_be_copied_stays_as_it_is() -> None:
         "One line that is\ntoo long.\n\n    python -m x --data DIR\n    python -m x\n\nThe end.\n"
     )
 
-    assert broken(text, 12) == (
+    assert wrapped(text, 12) == (
         "One line\nthat is too\nlong.\n\n    python -m x --data DIR\n    python -m x\n\nThe end."
     )
 

@@ -41,7 +41,7 @@ def test_slow_syncs_are_told(
     times = Histogram()
     times.add(took_s, 100)
     monkeypatch.setattr(
-        "distributedlog.testing.bench.measure.hardware_baseline.file_floor", lambda *_: times
+        "distributedlog.testing.bench.measure.hardware_baseline.file_baseline", lambda *_: times
     )
     found = check.check_syncs(tmp_path, 1.0)
     assert found.verdict == verdict

@@ -232,7 +232,7 @@ class World:
                     self._wanted = trio.Event()
                     self._done.set()
             except DistributedLogError as error:
-                self.simulation.note("not yet", type(error).__name__)
+                self.simulation.record_event("not yet", type(error).__name__)
                 await trio.sleep(0.2)
 
     async def _work_directly(self, namespace: Namespace, host: Host) -> None:
@@ -248,7 +248,7 @@ class World:
                     await namespace.open_log(log).truncate(txid=1)
                     await namespace.delete_log(log, wait_s=5.0)
             except DistributedLogError as error:
-                self.simulation.note("not yet", type(error).__name__)
+                self.simulation.record_event("not yet", type(error).__name__)
             await trio.sleep(2.0)
 
     async def _write_and_read(self, namespace: Namespace, log: str, txid: int) -> None:
