@@ -446,7 +446,7 @@ class LogWriter(_Closable):
         while start < accepted.record_count:
             stop = self._buffer.append_many(bulk, accepted, start)
             if stop == start:
-                accepted.copy_records()
+                accepted.copy_lists()
                 append_later = self._buffer.append_many_when_capacity
                 stop = self._background.run(append_later, bulk, accepted, start)
             start = stop

@@ -253,8 +253,8 @@ class ReadCursor:
         "_closed",
         "_columns",
         "_fetched",
-        "_in_step",
         "_inbox",
+        "_may_be_in_step",
         "_mutex",
         "_reader",
         "_record_index",
@@ -266,7 +266,7 @@ class ReadCursor:
         self._background = background
         self._reader = reader
         self._mutex = Mutex()
-        self._in_step = False
+        self._may_be_in_step = False
         """Whether a thread may be inside a step, or was interrupted in one.
 
         It stays True if a step raised an error. This is harmless: if it is True, `_check_reentry` inspects
@@ -367,15 +367,15 @@ class ReadCursor:
                 self._columns, self._records, self._record_index = columns, records, 0
                 del self._fetched[0]
                 has_records = True
-            self._in_step = False
+            self._may_be_in_step = False
         return has_records
 
     def _check_reentry(self) -> None:
-        if self._in_step and has_interrupted(self._background, depth=1):
+        if self._may_be_in_step and has_interrupted(self._background, depth=1):
             raise InvalidRequest(
                 f"a reader: {INTERRUPTING_TEXT}; nothing was read. Set a flag or use another thread"
             )
-        self._in_step = True
+        self._may_be_in_step = True
 
     def take_rest_of_set(self, first: LogRecord) -> list[LogRecord]:
         """Return the other records of the record set that starts with a result of `next_record`."""
@@ -415,5 +415,5 @@ class ReadCursor:
                 del self._fetched[0]
             else:
                 entry_columns = None
-            self._in_step = False
+            self._may_be_in_step = False
         return entry_columns

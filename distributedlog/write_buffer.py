@@ -337,9 +337,9 @@ class WriteBuffer:
         "_fifo_lock",
         "_has_ended",
         "_idle_event",
-        "_in_step",
         "_is_abandoned",
         "_max_txid_unchecked",
+        "_may_be_in_step",
         "_min_txid",
         "_mutex",
         "_scope",
@@ -367,7 +367,7 @@ class WriteBuffer:
         self._max_txid_unchecked = TXID_MAX if self._txid_policy != BYTES else -1
         """The greatest given txid that needs no further check. -1 means that all need one."""
         self._mutex = Mutex()
-        self._in_step = False
+        self._may_be_in_step = False
         """Whether a thread may be inside a step, or was interrupted in one.
 
         It stays True if a step raised an error or returned early. This is harmless: if it is True,
@@ -439,10 +439,10 @@ class WriteBuffer:
             else:
                 await trio.sleep(MUTEX_RETRY_S)
         try:
-            self._in_step = True
+            self._may_be_in_step = True
             return step()
         finally:
-            self._in_step = False
+            self._may_be_in_step = False
             self._mutex.release()
 
     @uninterrupted
@@ -461,9 +461,9 @@ class WriteBuffer:
         except AttributeError:  # only a payload
             txid, payload = txid_and_content(record)
         with self._mutex:
-            if self._in_step:
+            if self._may_be_in_step:
                 self._check_reentry()
-            self._in_step = True
+            self._may_be_in_step = True
             if (
                 type(payload) is not bytes
                 or type(txid) is not int
@@ -478,7 +478,7 @@ class WriteBuffer:
                 payload is None
                 or (free_bytes := chunk.free_bytes - len(payload) - RECORD_COLUMN_BYTES) < 0
             ):
-                self._in_step = False
+                self._may_be_in_step = False
                 return None
             if not chunk.is_posted:
                 self._background.post(self._on_append)
@@ -489,7 +489,7 @@ class WriteBuffer:
             records = chunk.records
             slot = len(records) >> 1
             records += (txid, payload)
-            self._in_step = False
+            self._may_be_in_step = False
         return chunk, slot
 
     @uninterrupted
@@ -501,7 +501,7 @@ class WriteBuffer:
             self._raise_if_ended()
         bulk = BufferedBulk(self, len(payloads) if txids is None else len(txids))
         with self._mutex:
-            if self._in_step:
+            if self._may_be_in_step:
                 self._check_reentry()
             min_txid = self._min_txid
         validated = validate_columns(
@@ -523,9 +523,9 @@ class WriteBuffer:
             `append_many_when_capacity`).
         """
         with self._mutex:
-            if self._in_step:
+            if self._may_be_in_step:
                 self._check_reentry()
-            self._in_step = True
+            self._may_be_in_step = True
             if self._closed or self._send_queue.end_error is not None:
                 try:
                     self._raise_if_ended()
@@ -540,7 +540,7 @@ class WriteBuffer:
                 # A refusal by the writer would cancel records of other calls in the same chunk.
                 stop = validated.first_keyed
                 if stop <= start:
-                    self._in_step = False
+                    self._may_be_in_step = False
                     return start
             size_bytes = validated.entry_bytes(start, stop)
             if size_bytes > chunk.free_bytes:
@@ -565,7 +565,7 @@ class WriteBuffer:
             chunk.free_bytes -= size_bytes
             bulk.add_span(start, chunk, len(chunk.records) >> 1)
             chunk.records += records
-            self._in_step = False
+            self._may_be_in_step = False
         if stop == validated.record_count and validated.refusal is not None:
             bulk.add_refused(stop, validated.refusal)
         return stop
@@ -1033,7 +1033,7 @@ class WriteBuffer:
         Its holder, a thread of the parent process, does not exist there (H15).
         """
         self._mutex = Mutex()
-        self._in_step = False
+        self._may_be_in_step = False
         self._closed = True
 
 

@@ -20,7 +20,7 @@ from ...runtime.declarations.health_conditions import (
     Code,
     HealthCondition,
     condition,
-    limited,
+    limit_conditions,
     worst_first,
 )
 from ...runtime.interfaces.errors import (
@@ -407,7 +407,7 @@ class BookieStore:
     def health_conditions(self) -> tuple[HealthCondition, ...]:
         """Return the bookie's conditions, without reads: damage is reported after a read found it."""
         limbo = self.limbo.condition()
-        return limited(
+        return limit_conditions(
             worst_first(
                 (
                     *(() if limbo is None else (limbo,)),

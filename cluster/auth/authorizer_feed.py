@@ -49,10 +49,10 @@ async def refresh_authorizer(
         return
     authorizer.apply_reply(BookieKeysReply.decode(reply.body))
 
-    def verify(meeting: HandshakeContext, proof: bytes) -> Welcome:
-        if not meeting.is_secret:  # a pass in clear text can be stolen (H228)
+    def verify(context: HandshakeContext, proof: bytes) -> Welcome:
+        if not context.is_secret:  # a pass in clear text can be stolen (H228)
             raise NotAuthenticated(
-                f"{meeting.peer_address} sent a pass over an unencrypted connection"
+                f"{context.peer_address} sent a pass over an unencrypted connection"
             )
         return authorizer.authenticate(proof)
 

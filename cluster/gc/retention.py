@@ -258,7 +258,7 @@ class Retention:
                 with self._failures.attempt(unit, every_s=CHECK_S_MAX):
                     watched.due_at = now + watched.check_interval_s()
                     try:
-                        await self._look_at(log_id, watched)
+                        await self._check_log(log_id, watched)
                     except Superseded:
                         is_superseded = True
             except (CorruptData, NotAllowed, UnsupportedFormat) as error:
@@ -365,7 +365,7 @@ class Retention:
 
     # --- one log ----------------------------------------------------------------------------------
 
-    async def _look_at(self, log_id: int, watched: _WatchedLog) -> None:
+    async def _check_log(self, log_id: int, watched: _WatchedLog) -> None:
         stamps_at, state_at = stamps_key(log_id), state_key(log_id)
         page = await self._metadata.range(stamps_at, state_at + b"\x00", limit=2)
         items = {item.key: item for item in page.items}

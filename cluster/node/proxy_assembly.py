@@ -30,7 +30,7 @@ from ...proxy.write.log_manager import LogManager
 from ...proxy.write.produce_session import ProduceSession, ProxyRateLimits
 from ...proxy.write.write_proxy_peers import WriteProxyPeers
 from ...runtime.declarations.condition_texts import report_of
-from ...runtime.declarations.health_conditions import NodeConditions, limited
+from ...runtime.declarations.health_conditions import NodeConditions, limit_conditions
 from ...runtime.declarations.options import option_names, unknown_option_error, with_overrides
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.host import Address, Host, Listener
@@ -328,7 +328,7 @@ def _info_function(
         return {
             **(read_server.info() if log_manager is None else {}),
             "registered": registration.is_held,
-            **report_of(limited(conditions.current())),
+            **report_of(limit_conditions(conditions.current())),
             "write_proxies": len(members.write),
             "read_proxies": len(members.read),
             "calls": calls.calls_made,

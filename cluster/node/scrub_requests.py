@@ -51,19 +51,19 @@ async def run_requested_scrubs(
     finds its result.
     """
     key = keys.scrub_key(bookie_id)
-    done_at = inf  # when the present scrub was first found to be done
+    seen_done_at = inf  # when the present scrub was first found to be done
 
-    async def check() -> None:
-        nonlocal done_at
+    async def check_request() -> None:
+        nonlocal seen_done_at
         request = await metadata.get(key)
         if request is None:
             return
         if scrub.completed_number != request.mod_revision:
             scrub.request_pass(request.mod_revision)  # does nothing if this scrub is running
-            done_at = inf
+            seen_done_at = inf
             return
-        done_at = min(done_at, trio.current_time())
-        if corruption.corrupt_ranges and trio.current_time() < done_at + HEAL_S:
+        seen_done_at = min(seen_done_at, trio.current_time())
+        if corruption.corrupt_ranges and trio.current_time() < seen_done_at + HEAL_S:
             return
         await update_registration()
         unchanged = Compare.mod_revision(key, request.mod_revision)
@@ -72,7 +72,7 @@ async def run_requested_scrubs(
     await reconcile_on_change(
         metadata,
         (key,),
-        check,
+        check_request,
         every_s=CHECK_EVERY_S,
         failures=failures,
         unit="the check for a scrub request",

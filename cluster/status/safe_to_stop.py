@@ -158,19 +158,19 @@ async def _premises(metadata: Metadata, bookie: str) -> list[Compare]:
     ]
 
 
-async def _resolve_bookie(metadata: Metadata, name: str, members: Collection[str]) -> str:
+async def _resolve_bookie(metadata: Metadata, name: str, metadata_nodes: Collection[str]) -> str:
     """Return the ID of the bookie with a name or ID; "" for a metadata node.
 
     Args:
         metadata: The metadata store.
         name: The name of a node, or the ID of a bookie or its beginning (`find_bookie`).
-        members: The names of the metadata nodes.
+        metadata_nodes: The names of the metadata nodes.
 
     Raises:
         InvalidRequest: A metadata node and a bookie have this name, or two bookies.
         UnknownBookie: No node has this name.
     """
-    if name not in members:
+    if name not in metadata_nodes:
         return await find_bookie(metadata, name)
     async for item in Scan(metadata, keys.COOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):

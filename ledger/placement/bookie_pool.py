@@ -497,9 +497,9 @@ class BookiePool:
             return None
         session_credential = await self.capabilities.wait_for_credential(CREDENTIAL_TIMEOUT_S)
         if session_credential:
-            return Credentials(PASS, lambda meeting: session_credential)
+            return Credentials(PASS, lambda context: session_credential)
         self._anonymous_at[bookie_id] = None
-        return Credentials(NONE, lambda meeting: b"")
+        return Credentials(NONE, lambda context: b"")
 
     async def _wait_until_closed(self, bookie_id: str) -> None:
         while self.get(bookie_id) is not None:

@@ -170,7 +170,7 @@ class SlotStreams:
             return True  # rejected within the call
         self._sinks[slot] = sink
         self._update_live_sinks()
-        for record in self._pending_adds.unsent(stream):
+        for record in self._pending_adds.initial_records(stream):
             sink.send(record)
         return True
 

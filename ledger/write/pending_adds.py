@@ -67,8 +67,8 @@ class Slot:
 class PendingAdds:
     """The records that are added and not released, and the acknowledgements of each slot.
 
-    The owner adds records, sends the result of `unsent` after `begin_stream`, and reports acknowledged
-    counts.
+    The owner adds records, sends the result of `initial_records` after `begin_stream`, and reports
+    acknowledged counts.
     """
 
     __slots__ = (
@@ -155,7 +155,7 @@ class PendingAdds:
     def begin_stream(self, number: int) -> SlotStream:
         """Start a stream to the bookie in slot ``number``. An older stream of the slot no longer counts.
 
-        The caller sends the result of `unsent` at once, then every new entry of the slot.
+        The caller sends the result of `initial_records` at once, then every new entry of the slot.
         """
         slot = self.slots[number]
         assert not slot.detached, "H22: a detached slot has no stream"
@@ -163,7 +163,7 @@ class PendingAdds:
         self._check_invariants()
         return slot.stream
 
-    def unsent(self, stream: SlotStream) -> Iterator[Buffer]:
+    def initial_records(self, stream: SlotStream) -> Iterator[Buffer]:
         """Yield the records with which a new stream starts, in order.
 
         These are all added records of its slot from its first entry on. An earlier stream of the slot may

@@ -860,14 +860,14 @@ class Authorizer:
             start = keys[-1] + b"\0"
         return names
 
-    def _is_admin(self, name: str, grant: bytes) -> bool:
+    def _is_admin(self, name: str, grant_key: bytes) -> bool:
         """Whether the grant makes this user an admin that is not disabled.
 
-        ``grant`` is the key of a grant for the whole cluster. Its value is read directly, not by `grants`,
-        which the token of this authorizer may restrict.
+        ``grant_key`` is the key of a grant for the whole cluster. Its value is read directly, not by
+        `grants`, which the token of this authorizer may restrict.
         """
         try:
-            rights = ROLES[decode_grant(self._state.stored_values[grant][VALUE_HEADER.size :])]
+            rights = ROLES[decode_grant(self._state.stored_values[grant_key][VALUE_HEADER.size :])]
         except (CorruptData, UnsupportedFormat):
             return False
         return bool(rights & ADMIN) and self.is_active(f"user/{name}")

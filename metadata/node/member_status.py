@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import trio
 
-from ...runtime.declarations.health_conditions import NodeConditions, limited
+from ...runtime.declarations.health_conditions import NodeConditions, limit_conditions
 from ...runtime.interfaces.errors import DistributedLogError, NotLeader
 from ...runtime.net.rpc import Endpoint
 from ..declarations.options import MetadataOptions
@@ -51,7 +51,7 @@ def make_own_row(
         applied,
         True,
         node_id,
-        limited(conditions.current()),
+        limit_conditions(conditions.current()),
         role_detail,
     )
     return MemberStatusRow(

@@ -156,11 +156,11 @@ class MetadataNode:
             return self.member.replica.raft.configuration.member(hello.node_id) is not None
         return hello.kind == "bookie"
 
-    def _verify_token(self, meeting: HandshakeContext, proof: bytes) -> Welcome:
+    def _verify_token(self, context: HandshakeContext, proof: bytes) -> Welcome:
         """Verify a token in a handshake. Raises `NotAuthenticated`, `NotReady`."""
-        if not meeting.is_secret:
+        if not context.is_secret:
             raise NotAuthenticated(
-                f"tokens are accepted only over TLS, but {meeting.peer_address} uses a plain connection"
+                f"tokens are accepted only over TLS, but {context.peer_address} uses a plain connection"
             )
         if self.member is None:
             raise NotReady(self.not_ready_reason)

@@ -330,7 +330,7 @@ class LogWriter(_Closable):
         while start < accepted.record_count:
             stop = self._buffer.append_many(bulk, accepted, start)
             if stop == start:
-                accepted.copy_records()
+                accepted.copy_lists()
                 append_later = self._buffer.append_many_when_capacity
                 stop = await run(self._background, append_later, bulk, accepted, start)
             start = stop

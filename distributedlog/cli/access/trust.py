@@ -71,14 +71,14 @@ def show(settings: Settings) -> None:
     """
     from ...cluster.status.proxy_overview import reported_denials
 
-    async def look(metadata: Any) -> tuple[Any, Any]:
+    async def read_mode(metadata: Any) -> tuple[Any, Any]:
         mode_report = await metadata.authorization_report()
         return mode_report, await reported_denials(metadata) if mode_report.mode == "report" else (
             [],
             [],
         )
 
-    report, (proxy_denials, unanswered_proxies) = query_metadata(settings, "the mode", look)
+    report, (proxy_denials, unanswered_proxies) = query_metadata(settings, "the mode", read_mode)
     denial_rows = [("metadata", *usage) for usage in report.would_refuse] + proxy_denials
     denials = [
         {"principal": denied_principal, "refused": denied_right, "times": times, "by": reported_by}

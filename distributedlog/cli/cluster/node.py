@@ -39,11 +39,11 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
     from ...cluster.status.safe_to_stop import check_stop
     from ..connection.cluster_connection import quorum, run_call
 
-    async def look(metadata: Any) -> tuple[Any, Any]:
+    async def read_conditions(metadata: Any) -> tuple[Any, Any]:
         names = await bookie_names(metadata)
         return names, await check_stop(metadata, await metadata.status(), nodes)
 
-    names, stop_check = run_call(settings, "checking the nodes", look, quorum)
+    names, stop_check = run_call(settings, "checking the nodes", read_conditions, quorum)
     if settings.json:
         emit(
             {

@@ -194,11 +194,11 @@ def _check_log(settings: Settings, name: str) -> None:
     from ...runtime.interfaces.errors import LogNotFound
     from ..connection.cluster_connection import run_call
 
-    async def look(logs: Any) -> None:
+    async def check_exists(logs: Any) -> None:
         if not await logs.log_exists(name):
             raise LogNotFound(f'log "{name}" does not exist in {settings.where()}', name)
 
-    run_call(settings, f"looking for {name}", look)
+    run_call(settings, f"looking for {name}", check_exists)
 
 
 def _check_archive(directory: str) -> None:

@@ -878,7 +878,7 @@ def watch(settings: Settings, prefix: str) -> None:
     """
     from ..connection.cluster_connection import namespace, run, run_until_stdout_closed
 
-    def tell(kind: str, name: str, incarnation: str, old_name: str = "") -> None:
+    def print_change(kind: str, name: str, incarnation: str, old_name: str = "") -> None:
         if settings.json:
             output = {"kind": kind, "name": name, "incarnation": incarnation}
             emit(output | ({"old_name": old_name} if old_name else {}))
@@ -888,9 +888,9 @@ def watch(settings: Settings, prefix: str) -> None:
     async def work() -> None:
         async with namespace(settings) as logs, logs.watch_logs(prefix) as changes:
             for name, incarnation in changes.logs.items():
-                tell("exists", name, incarnation)
+                print_change("exists", name, incarnation)
             async for change in changes:
-                tell(change.kind, change.name, change.incarnation, change.old_name)
+                print_change(change.kind, change.name, change.incarnation, change.old_name)
 
     run(lambda: run_until_stdout_closed(work))
 

@@ -53,14 +53,14 @@ class StoredSummary:
     def add_bulk(self, bulk: Any, payloads: list[bytes]) -> None:
         """Add a bulk whose writes are pending."""
         self._waiting.append((bulk, payloads))
-        self.count_done()
+        self.count_acknowledged()
 
     @property
     def is_rejected(self) -> bool:
         """Whether a record of the newest bulk was rejected. Then no record may follow it."""
         return bool(self._waiting) and _failure(self._waiting[-1][0]) is not None
 
-    def count_done(self) -> None:
+    def count_acknowledged(self) -> None:
         """Count the finished writes in order, up to the first that is pending or failed."""
         while self._waiting and self.failure is None and self._waiting[0][0].done():
             bulk, payloads = self._waiting.popleft()
@@ -139,7 +139,7 @@ async def write_stream(
                 if create:  # an empty input creates the log without a segment
                     with suppress(LogExists):
                         await logs.create_log(name)
-                source.check()
+                source.raise_malformed()
             else:
                 config = {"create_if_missing": create, "recover_timeout_s": settings.timeout_s}
                 log = logs.open_log(name, config=config)
@@ -150,10 +150,10 @@ async def write_stream(
                     ):
                         writer = await stack.enter_async_context(log.open_writer(takeover=takeover))
                     stored.started_at = time.perf_counter()
-                    await _copy(settings, writer, source, items, txid, stored)
+                    await _write_all(settings, writer, source, items, txid, stored)
     except BaseException as group:
         error = innermost(group)
-        stored.count_done()
+        stored.count_acknowledged()
         if isinstance(error, DistributedLogError) or isinstance(group, KeyboardInterrupt):
             _report_failure(settings, stored, error)
         raise
@@ -199,7 +199,7 @@ class _RecordSource:
             return [_with_keyed(item, self._keyed) for item in items]
         return items
 
-    def check(self) -> None:
+    def raise_malformed(self) -> None:
         """Raise the error of the first malformed record, if there is one."""
         if self._parser.error is not None:
             raise self._parser.error
@@ -234,23 +234,23 @@ async def _check_first_record(log: Any, items: Any) -> None:
     validate_record(first, payload, last_txid, log.name, description.state.policy)
 
 
-async def _copy(
+async def _write_all(
     settings: Settings,
     writer: Any,
     source: _RecordSource,
-    items: Any,
+    first_items: Any,
     txid: str | None,
     stored: StoredSummary,
 ) -> None:
     with _Progress(settings, stored) as progress:
-        await _copy_all(settings, writer, source, items, txid, stored, progress)
-    stored.count_done()
+        await _submit_all(settings, writer, source, first_items, txid, stored, progress)
+    stored.count_acknowledged()
     if stored.failure is not None:
         raise stored.failure
-    source.check()
+    source.raise_malformed()
 
 
-async def _copy_all(
+async def _submit_all(
     settings: Settings,
     writer: Any,
     source: _RecordSource,

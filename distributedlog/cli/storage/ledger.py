@@ -101,10 +101,10 @@ def show(settings: Settings, ledger: int) -> None:
     from ..connection.cluster_connection import run_call
     from . import ledger_view
 
-    async def look(logs: Any) -> tuple[Any, dict[str, Any]]:
+    async def read_ledger(logs: Any) -> tuple[Any, dict[str, Any]]:
         return await bookie_names(logs.metadata), await ledger_view.describe(logs, ledger)
 
-    names, description = run_call(settings, "the ledger", look)
+    names, description = run_call(settings, "the ledger", read_ledger)
     if settings.json:
         emit(description)
         return

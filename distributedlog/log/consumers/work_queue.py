@@ -632,9 +632,9 @@ class WorkQueue:
         None if nothing is readable there. Sets `_all_claimed` if the log is also sealed, so that waiting
         callers can return.
         """
-        first = self._state_watch.state.earliest
-        if first_unclaimed < first:
-            return first  # a truncated range is a separate item, which is reported once
+        earliest = self._state_watch.state.earliest
+        if first_unclaimed < earliest:
+            return earliest  # a truncated range is a separate item, which is reported once
         end = next_item_end(self._segments, first_unclaimed, bytes_max)
         page: int | None = first_unclaimed.segment
         while end is None and page is not None:

@@ -156,10 +156,10 @@ class PositionResolution:
     def error_with_message(self, message: str) -> DistributedLogError:
         """Return the same error as `error`, with another message."""
         if self.outcome is PositionOutcome.TRUNCATED:
-            return LogTruncated(message, LogTruncated.packed(str(self.position), self.lost))
+            return LogTruncated(message, LogTruncated.encode_detail(str(self.position), self.lost))
         end = "" if self.end is None else str(self.end.dlsn)
         is_exact = self.end is not None and self.end.is_exact
-        detail = LogDeleted.packed(end, self.lost, is_exact)
+        detail = LogDeleted.encode_detail(end, self.lost, is_exact)
         if self.successor:
             return LogRecreated(message, detail)
         return LogNotFound(message) if self.current_name else LogDeleted(message, detail)

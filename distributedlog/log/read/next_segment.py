@@ -117,12 +117,12 @@ class NextSegment:
         self.ledger = ledger = await self._ledgers.open_tailing(record.ledger_id)
         first_entries: list[SegmentEntry] = []
 
-        def look(entries: Sequence[SegmentEntry]) -> int:
+        def keep_first(entries: Sequence[SegmentEntry]) -> int:
             first_entries.extend(entries[:1])
             return 0  # not consumed: the reader of the segment reads them
 
         while not first_entries:
-            lac = await ledger.wait(-1, wait_s=self._wait_s, on_entries=look)
+            lac = await ledger.wait(-1, wait_s=self._wait_s, on_entries=keep_first)
             if lac >= 0 and not first_entries:
                 first_entries.extend(await ledger.read(0, 0, bytes_max=1))
             elif ledger.closed and lac < 0:

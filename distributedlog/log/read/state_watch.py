@@ -222,5 +222,5 @@ def _deleting_error(state: LogState) -> LogDeleted:
     bound, end = "exactly" if state.end.is_exact else "at least", state.end
     return LogDeleted(
         f"{message}. It had {bound} {end.sequence_id} records, up to {end.dlsn}.",
-        LogDeleted.packed(str(end.dlsn), None, end.is_exact),
+        LogDeleted.encode_detail(str(end.dlsn), None, end.is_exact),
     )

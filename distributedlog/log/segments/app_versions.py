@@ -113,11 +113,11 @@ class AppVersion:
             UnsupportedFormat: A newer program wrote the value.
         """
         fields = decode_fields(value, FORMAT_CONTENT, 6, "a link record")
-        note = check_stored(fields[:5], _APP_VERSION_FORM, "a link record")
+        base_fields = check_stored(fields[:5], _APP_VERSION_FORM, "a link record")
         content = (
             check_stored(fields[5], _CONTENT_FORM, "a link content") if len(fields) > 5 else None
         )
-        return cls(*(*note, None if content is None else LinkContent(*content)))
+        return cls(*(*base_fields, None if content is None else LinkContent(*content)))
 
 
 async def last_app_version(metadata: Metadata, log_id: int, app: str) -> AppVersion | None:

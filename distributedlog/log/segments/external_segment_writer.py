@@ -159,7 +159,7 @@ class SegmentWriter:
         validated = validate_columns(
             txids, payloads, self._max_txid, self._refuses_unordered, self._name, policy
         )
-        validated.copy_records()  # `flush` may wait, and the caller may change its lists during the wait
+        validated.copy_lists()  # `flush` may wait, and the caller may change its lists during the wait
         if validated.is_keyed:
             try:
                 await self._permit_keyed()

@@ -149,26 +149,26 @@ async def _read_end(
     reader: SegmentEntryReader, record: SegmentRecord, last_entry: int, length: int
 ) -> SegmentEnd:
     (last_read,) = await reader.read(last_entry, last_entry, bytes_max=1)
-    end = await _records_before(reader, record, last_read, length)
+    end = await _end_without_producers(reader, record, last_read, length)
     section = read_producer_section(last_entry, last_read.payload)
     return replace(end, has_producer_snapshot=section is not None and section.snapshot_entry >= 0)
 
 
-async def _records_before(
-    reader: SegmentEntryReader, record: SegmentRecord, last_stored: SegmentEntry, length: int
+async def _end_without_producers(
+    reader: SegmentEntryReader, record: SegmentRecord, last_entry_read: SegmentEntry, length: int
 ) -> SegmentEnd:
     """Return the end of a segment, without the producers' snapshot.
 
     The last entry has the counts. The txid of the first record comes from the first entry with records. In
     the search for it, entries that are declared lost are skipped. A damaged entry raises `CorruptData`.
     """
-    last_entry = last_stored.entry
-    last_record_entry, last_header = last_entry, decode_header(last_stored.payload)
+    last_entry = last_entry_read.entry
+    last_record_entry, last_header = last_entry, decode_header(last_entry_read.payload)
     records, time_ms = last_header.records_through, last_header.written_ms
     if last_header.is_control and records == 0:
         return SegmentEnd(last_entry, length, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, time_ms)
     stored_last = (
-        decode_last_record(last_entry, last_stored.payload, last_header)
+        decode_last_record(last_entry, last_entry_read.payload, last_header)
         if last_header.is_control
         else None
     )
@@ -192,16 +192,16 @@ async def _records_before(
             f"ledger {record.ledger_id}: entry {last_entry} counts {records} records before its end, "
             f"entry {last_record_entry} counts {last_header.records_through}"
         )
-    _, first = await _first_readable_header(reader, 0, last_record_entry)
+    _, first = await _first_header_not_lost(reader, 0, last_record_entry)
     if first.is_control:
         # An idle writer may have added thousands before the first record. Binary search for the first entry
         # that counts a record.
         low, high = 1, last_record_entry
         while low < high:
             middle = (low + high) // 2
-            middle_entry, header = await _first_readable_header(reader, middle, high)
+            middle_entry, header = await _first_header_not_lost(reader, middle, high)
             low, high = (middle_entry + 1, high) if header.records_through == 0 else (low, middle)
-        _, first = await _first_readable_header(reader, low, last_record_entry)
+        _, first = await _first_header_not_lost(reader, low, last_record_entry)
     return SegmentEnd(
         last_entry,
         length,
@@ -214,7 +214,7 @@ async def _records_before(
     )
 
 
-async def _first_readable_header(
+async def _first_header_not_lost(
     reader: SegmentEntryReader, entry: int, last: int
 ) -> tuple[int, EntryHeader]:
     """Return the first entry from ``entry`` to ``last`` that is not declared lost, and its header."""

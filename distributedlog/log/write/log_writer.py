@@ -263,7 +263,7 @@ class LogWriter:
         position = needed_bytes = 0  # next record; bytes of it that had no space
         while position < validated.record_count:
             if send_queue.needs_slow_path or needed_bytes:
-                validated.copy_records()
+                validated.copy_lists()
                 try:
                     if needed_bytes:
                         await send_queue.wait_capacity(1, needed_bytes)
@@ -287,7 +287,7 @@ class LogWriter:
                     )
                     return bulk
                 if not self._txids.unordered_recorded:
-                    validated.copy_records()
+                    validated.copy_lists()
                     try:
                         await self._txids.record_unordered()
                     except DistributedLogError as error:
@@ -353,7 +353,7 @@ class LogWriter:
         """Return the records that the log accepts: up to the first one with a key or headers, or all."""
         if self._txids.keyed_permitted:
             return validated
-        validated.copy_records()
+        validated.copy_lists()
         try:
             await self._txids.permit_keyed()
         except DistributedLogError as error:

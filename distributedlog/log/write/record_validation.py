@@ -204,7 +204,7 @@ class ValidatedBatch:
         self._end_offsets: list[int] | None = None
         self._is_copied = False
 
-    def copy_records(self) -> None:
+    def copy_lists(self) -> None:
         """Copy the lists before a wait, so that the records stay as they were checked if the caller
         changes them."""
         if self._is_copied:

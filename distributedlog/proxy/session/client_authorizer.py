@@ -201,14 +201,14 @@ class ClientAuthorizer:
     async def verify_token(
         self,
         query_welcome: Callable[[bytes], Awaitable[Welcome]],
-        meeting: HandshakeContext,
+        context: HandshakeContext,
         proof: bytes,
     ) -> Welcome:
         """Verify a token, as the method ``token`` of `Endpoint.remote_methods`.
 
         Args:
             query_welcome: Queries the metadata for the user of a token.
-            meeting: The handshake.
+            context: The handshake.
             proof: The token.
 
         Raises:
@@ -216,12 +216,12 @@ class ClientAuthorizer:
             TooBusy: Too many tokens are being verified, or the watch is behind the answer.
             DistributedLogError: The metadata did not answer.
         """
-        if not meeting.is_secret:
+        if not context.is_secret:
             raise NotAuthenticated(
-                f"a token is not accepted in clear text, and {meeting.peer_address} is not encrypted"
+                f"a token is not accepted in clear text, and {context.peer_address} is not encrypted"
             )
         token = read_token(proof)  # reject invalid tokens without a request to the quorum
-        host = meeting.peer_address.rpartition(":")[0]
+        host = context.peer_address.rpartition(":")[0]
         if (
             self._token_checks_by_host.total() >= TOKEN_CHECKS_MAX
             or self._token_checks_by_host[host] >= TOKEN_CHECKS_PER_HOST

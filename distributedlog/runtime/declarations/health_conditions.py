@@ -465,7 +465,7 @@ class NodeConditions:
         return tuple(conditions)
 
 
-def limited(conditions: Sequence[HealthCondition]) -> tuple[HealthCondition, ...]:
+def limit_conditions(conditions: Sequence[HealthCondition]) -> tuple[HealthCondition, ...]:
     """Return at most `CONDITIONS_MAX` conditions.
 
     If more were given, the worst are returned, the worst first. The last condition then counts those that are

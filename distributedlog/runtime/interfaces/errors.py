@@ -169,7 +169,7 @@ class LogDeleted(LogNotFound):
     code = 2077
 
     @classmethod
-    def packed(cls, end: str, lost: int | None, exact: bool) -> str:
+    def encode_detail(cls, end: str, lost: int | None, exact: bool) -> str:
         """Encode the three fields as `detail`."""
         return f"{end}/{'' if lost is None else lost}/{'exact' if exact else ''}"
 
@@ -211,7 +211,7 @@ class LogTruncated(DistributedLogError):
     exit_code = 3
 
     @classmethod
-    def packed(cls, first: str, lost: int | None) -> str:
+    def encode_detail(cls, first: str, lost: int | None) -> str:
         """Encode the two fields as `detail`."""
         return first if lost is None else f"{first}/{lost}"
 

@@ -161,7 +161,7 @@ class Credentials:
     """Whether the proof uses the server's nonce, and is therefore sent one round trip later."""
     proved_by_tls: bool = False
     """Whether the TLS handshake is the proof. A plain connection has no proof then."""
-    check: Callable[[HandshakeContext, Welcome], None] = lambda meeting, welcome: None
+    check: Callable[[HandshakeContext, Welcome], None] = lambda context, welcome: None
     """Checks that the server is the expected one. Raises `NotAuthenticated`."""
 
 

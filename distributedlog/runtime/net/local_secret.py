@@ -48,15 +48,15 @@ _LABEL = b"dlog local 1 "
 def with_local_secret(host: Host, secret: bytes) -> Host:
     """Return the host of a node that serves only clients with this secret, and writes the secret files."""
 
-    def verify(meeting: HandshakeContext, proof: bytes) -> Welcome:
-        expected_proof = _proof(secret, meeting, b"client")
-        if len(meeting.client_nonce) != NONCE_BYTES or not hmac.compare_digest(
+    def verify(context: HandshakeContext, proof: bytes) -> Welcome:
+        expected_proof = _proof(secret, context, b"client")
+        if len(context.client_nonce) != NONCE_BYTES or not hmac.compare_digest(
             proof, expected_proof
         ):
             raise NotAuthenticated(
-                f"{meeting.peer_address} does not have the secret of this local cluster"
+                f"{context.peer_address} does not have the secret of this local cluster"
             )
-        return Welcome(LOCAL, session_credential=_proof(secret, meeting, b"server"))
+        return Welcome(LOCAL, session_credential=_proof(secret, context, b"server"))
 
     async def listen(address: Address) -> Listener:
         inner = await tcp.listen(address, on_bound=partial(write_secret_file, secret))
@@ -125,20 +125,20 @@ def is_loopback(host: str) -> bool:
 
 
 def _credentials(secret: bytes) -> Credentials:
-    def check(meeting: HandshakeContext, welcome: Welcome) -> None:
-        expected_proof = _proof(secret, meeting, b"server")
+    def check(context: HandshakeContext, welcome: Welcome) -> None:
+        expected_proof = _proof(secret, context, b"server")
         if not hmac.compare_digest(welcome.session_credential, expected_proof):
             raise NotAuthenticated(
-                f"the program at {meeting.peer_address} does not have the secret of the local cluster"
+                f"the program at {context.peer_address} does not have the secret of the local cluster"
             )
 
     return Credentials(METHOD, partial(_proof, secret, side=b"client"), True, check=check)
 
 
-def _proof(secret: bytes, meeting: HandshakeContext, side: bytes) -> bytes:
+def _proof(secret: bytes, context: HandshakeContext, side: bytes) -> bytes:
     # With the port in it, a proof for one of a user's clusters is not valid for another one.
-    port = meeting.port.to_bytes(2, "little")
-    signed_bytes = _LABEL + side + b"\0" + meeting.server_nonce + meeting.client_nonce + port
+    port = context.port.to_bytes(2, "little")
+    signed_bytes = _LABEL + side + b"\0" + context.server_nonce + context.client_nonce + port
     return hmac.digest(secret, signed_bytes, "sha256")
 
 

@@ -284,15 +284,15 @@ class Endpoint:
             if link_credentials is None
             else (link_credentials.method, hellos.METHOD_NONE),
         )
-        meeting = HandshakeContext(
+        context = HandshakeContext(
             link.peer_address, address[1], client_nonce=nonce, is_secret=link.is_secret
         )
         first_frames: tuple[Buffer, ...] = (envelope(Op.HELLO, len(hello)), hello)
         if needs_nonce:
             link.send(*first_frames)
             greeting = await link.wait_hello()
-            meeting = replace(
-                meeting,
+            context = replace(
+                context,
                 server_nonce=greeting.nonce,
                 listener=greeting.listener,
                 identity=link.identity,
@@ -300,11 +300,11 @@ class Endpoint:
             first_frames = ()
         auth = hellos.encode_auth()
         if link_credentials is not None:
-            auth = hellos.encode_auth(link_credentials.method, link_credentials.prove(meeting))
+            auth = hellos.encode_auth(link_credentials.method, link_credentials.prove(context))
         link.send(*first_frames, envelope(Op.AUTH, len(auth)), auth)
         greeting = await link.wait_welcome()
         if link_credentials is not None:
-            link_credentials.check(meeting, link.welcome)
+            link_credentials.check(context, link.welcome)
         return greeting
 
     async def serve(

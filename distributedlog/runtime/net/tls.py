@@ -643,7 +643,7 @@ def with_tls(host: Host, tls: Tls, transport: str = TLS) -> Host:
     )
 
 
-CERTIFICATE = Credentials(BY_CERTIFICATE, lambda meeting: b"", proved_by_tls=True)
+CERTIFICATE = Credentials(BY_CERTIFICATE, lambda context: b"", proved_by_tls=True)
 """The credentials of an end with a certificate. TLS has verified it, so the proof is empty."""
 
 
@@ -654,16 +654,16 @@ def token_credentials(read: Callable[[], bytes]) -> Credentials:
         read: Returns the token to use at that time.
     """
 
-    def prove(meeting: HandshakeContext) -> bytes:
-        if not meeting.is_secret:
+    def prove(context: HandshakeContext) -> bytes:
+        if not context.is_secret:
             raise NotAuthenticated(
-                f"a token is not sent without TLS, which {meeting.peer_address} does not use"
+                f"a token is not sent without TLS, which {context.peer_address} does not use"
             )
-        peer_identity = meeting.identity
+        peer_identity = context.identity
         if peer_identity is None or peer_identity.kind not in (METADATA, PROXY):
             peer_name = "unauthenticated" if peer_identity is None else peer_identity.principal
             raise NotAuthenticated(
-                f"a token is sent to metadata nodes and proxies only: {meeting.peer_address} is {peer_name}"
+                f"a token is sent to metadata nodes and proxies only: {context.peer_address} is {peer_name}"
             )
         return read()
 
@@ -671,15 +671,15 @@ def token_credentials(read: Callable[[], bytes]) -> Credentials:
     return Credentials(TOKEN, prove, needs_nonce=True)
 
 
-def verify_certificate(meeting: HandshakeContext, proof: bytes) -> Welcome:
+def verify_certificate(context: HandshakeContext, proof: bytes) -> Welcome:
     """Verify a peer by the method ``cert``: return the principal of its certificate.
 
     Raises:
         NotAuthenticated: The peer showed no certificate.
     """
-    if meeting.identity is None:
-        raise NotAuthenticated(f"{meeting.peer_address} showed no certificate")
-    return Welcome(meeting.identity.principal)
+    if context.identity is None:
+        raise NotAuthenticated(f"{context.peer_address} showed no certificate")
+    return Welcome(context.identity.principal)
 
 
 def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:

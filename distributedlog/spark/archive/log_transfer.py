@@ -136,13 +136,13 @@ def import_log(
     folder.verify(store, manifest)
     app = f"import-{manifest.id}"
 
-    async def look(spark_client: SparkClient) -> bool:
+    async def is_imported(spark_client: SparkClient) -> bool:
         return await _is_imported(spark_client, log, app, manifest)
 
     async def find(spark_client: SparkClient) -> tuple[DLSN, DLSN] | None:
         return await _imported_range(spark_client, log, app)
 
-    was_imported = run(uri, request_timeout_s, look, retry_s=RETRY_S)
+    was_imported = run(uri, request_timeout_s, is_imported, retry_s=RETRY_S)
     if not was_imported:
         spark.dataSource.register(ArchiveSource)
         archive_reader = spark.read.format(FORMAT_NAME).option(

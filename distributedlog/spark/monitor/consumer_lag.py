@@ -129,10 +129,10 @@ async def _rows(
     now_ms = spark_client.namespace.wall_ms()
     rows: dict[str, Lag] = {}
 
-    async def look(name: str) -> None:
+    async def add_row(name: str) -> None:
         rows[name] = await _row(logs, name, position_by_log[name], now_ms)
 
-    await for_each_log(sorted(position_by_log), look)
+    await for_each_log(sorted(position_by_log), add_row)
     return [rows[name] for name in sorted(rows)]
 
 
@@ -143,19 +143,19 @@ async def _subscriber_positions(
     position_by_log: dict[str, HeldPosition | None] = {}
     named_logs = logs.options.names
 
-    async def look(name: str) -> None:
-        identity = logs.views[name].incarnation
-        log_handle = spark_client.namespace.open_log(name, incarnation=identity)
+    async def read_position(name: str) -> None:
+        incarnation = logs.views[name].incarnation
+        log_handle = spark_client.namespace.open_log(name, incarnation=incarnation)
         dlsn = await log_handle.positions.get(subscriber)
         if dlsn is not None:
             proven = await log_handle.positions.proven(subscriber)
             position_by_log[name] = HeldPosition(
-                dlsn, identity, None if proven is None else proven.sequence_id
+                dlsn, incarnation, None if proven is None else proven.sequence_id
             )
         elif named_logs is not None:
             position_by_log[name] = None
 
-    await for_each_log(sorted(logs.views), look)
+    await for_each_log(sorted(logs.views), read_position)
     for name in named_logs or ():
         if name not in logs.views:
             raise LogNotFound(f'log "{name}" does not exist', name)
@@ -173,8 +173,8 @@ def _given_positions(
         if requested.identity is None and view is None:
             raise LogNotFound(f'log "{name}" does not exist', name)
         if requested.dlsn is not None:
-            identity = requested.identity or (view.incarnation if view is not None else "")
-            position_by_log[name] = HeldPosition(requested.dlsn, identity, requested.sequence_id)
+            incarnation = requested.identity or (view.incarnation if view is not None else "")
+            position_by_log[name] = HeldPosition(requested.dlsn, incarnation, requested.sequence_id)
         elif view is not None and requested.word == "latest":
             position_by_log[name] = HeldPosition(view.end, view.incarnation, None)
         else:

@@ -147,14 +147,18 @@ def _lost_records(
     """Return the unread records of the log at the position, and of later deleted logs of the same name."""
     lost_records = resolution.lost
     index = next(
-        (n for n, one in enumerate(deleted_logs) if one.incarnation == position.incarnation),
+        (
+            n
+            for n, deleted_log in enumerate(deleted_logs)
+            if deleted_log.incarnation == position.incarnation
+        ),
         len(deleted_logs),
     )
     deleted_between = deleted_logs[index + 1 :] if rules.new_logs == "earliest" else ()
-    for one in deleted_between:
-        if lost_records is None or not one.end.is_exact:
+    for deleted_log in deleted_between:
+        if lost_records is None or not deleted_log.end.is_exact:
             return None
-        lost_records += max(0, one.end.sequence_id - one.first_sequence_id)
+        lost_records += max(0, deleted_log.end.sequence_id - deleted_log.first_sequence_id)
     return lost_records
 
 

@@ -77,7 +77,7 @@ class SourceLogs:
         With ``required``, a log that does not exist or is being deleted is an error (`LogNotFound`).
         """
 
-        async def look(name: str) -> None:
+        async def open_view(name: str) -> None:
             namespace = self._namespace
             try:
                 log_id = await namespace.resolve_name(name)
@@ -93,7 +93,7 @@ class SourceLogs:
                 return
             self.views[name] = view
 
-        await for_each_log(names, look)
+        await for_each_log(names, open_view)
 
     def is_selected(self, name: str) -> bool:
         """Whether the options select this log."""
@@ -133,7 +133,7 @@ class SourceLogs:
         self._refresh_took_s = self._refreshed_at - started
 
     async def _refresh(self) -> None:
-        async def look(name: str) -> None:
+        async def refresh_view(name: str) -> None:
             try:
                 await self.views[name].refresh()
             except LogNotFound:
@@ -143,7 +143,7 @@ class SourceLogs:
                     raise
                 log.info('log "%s": its end could not be updated: %s', name, error)
 
-        await for_each_log(list(self.views), look)
+        await for_each_log(list(self.views), refresh_view)
 
     def close(self) -> None:
         """Stop watching all logs."""

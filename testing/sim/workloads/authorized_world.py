@@ -795,7 +795,7 @@ class AuthorizedRun(LogRun):
             if is_bookie_target:
                 machine = rng.choice(self.cluster.bookies)
                 session_credential = rng.choice(self._session_credentials[-20:])
-                credentials = Credentials(BY_PASS, lambda meeting, proof=session_credential: proof)  # type: ignore[misc]
+                credentials = Credentials(BY_PASS, lambda context, proof=session_credential: proof)  # type: ignore[misc]
             else:
                 machine = rng.choice(self.cluster.metadata)
                 token = rng.choice(self._tokens[-8:])
@@ -1040,7 +1040,7 @@ class AuthorizedRun(LogRun):
         proof = issue_session_credential(
             stolen.generations[0], name, stolen.revoked_at_revisions.get(name, 0)
         )
-        return Credentials(BY_PASS, lambda meeting: proof)
+        return Credentials(BY_PASS, lambda context: proof)
 
     async def _impersonate_bookie(
         self, namespace: Namespace, stolen: Sequence[StolenCapability], rng: Random

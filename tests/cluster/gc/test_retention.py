@@ -105,14 +105,14 @@ async def test_a_log_that_fails_unexpectedly_keeps_no_other_from_its_retention(
             await ns.open_log(name).set({"retention_bytes": 1})
         bad = await ns.resolve_name("bad")
         retention = Retention(world.metadata, Elected(), failures=failures)
-        original, broken = retention._look_at, True
+        original, broken = retention._check_log, True
 
         async def look_at(log_id: int, one: Any) -> None:
             if log_id == bad and broken:
                 raise OverflowError("cannot convert float infinity to integer")
             await original(log_id, one)
 
-        plant(retention, "_look_at", look_at)
+        plant(retention, "_check_log", look_at)
         nursery.start_soon(retention.run)
         await trio.sleep(600)
         assert await first_of(world, ns, "good") > 1

@@ -114,7 +114,7 @@ def test_a_reconnected_slot_is_sent_what_is_not_acked() -> None:
     one.end_stream(streams[0])
     again = one.begin_stream(0)
 
-    assert list(one.unsent(again)) == [b"%08d" % n for n in (2, 3, 4)]
+    assert list(one.initial_records(again)) == [b"%08d" % n for n in (2, 3, 4)]
     assert one.on_acked(streams[0], 5) == 0
     one.on_acked(again, 1)
     assert one.slots[0].acked_through == 2
@@ -137,7 +137,7 @@ def test_a_detached_slot_pins_nothing_and_its_hole_is_known() -> None:
     with pytest.raises(AssertionError, match="H22"):
         one.detach(1)
     one.attach(0)
-    assert list(one.unsent(one.begin_stream(0))) == [b"%08d" % n for n in (8, 9)]
+    assert list(one.initial_records(one.begin_stream(0))) == [b"%08d" % n for n in (8, 9)]
     assert one.all_missing_ranges(None) == [MissingRange("b0", 3, 8)]
     one.on_acked(one.slots[0].stream, 2)  # type: ignore[arg-type]
     assert one.lac == 9
@@ -222,7 +222,7 @@ def test_what_is_counted_as_acked_is_there(sizes: tuple[int, int, int]) -> None:
 
         def open_stream(number: int) -> None:
             stream = one.begin_stream(number)  # noqa: B023
-            entries = [int(bytes(record)) for record in one.unsent(stream)]  # noqa: B023
+            entries = [int(bytes(record)) for record in one.initial_records(stream)]  # noqa: B023
             wires.append((stream, entries, [0]))  # noqa: B023
 
         for number in range(sizes[0]):

@@ -57,12 +57,12 @@ def test_what_is_kept_before_a_wait_is_copied_once() -> None:
     txids, payloads = [1, 2], [b"a", b"b"]
     taken = validate_columns(txids, payloads, 0, True, "a", AUTO)
 
-    taken.copy_records()
+    taken.copy_lists()
     own, kept = taken.txids, taken.payloads
     txids[1], payloads[1] = 0, b"c"
 
     assert (own, kept) == ([1, 2], [b"a", b"b"])
-    taken.copy_records()
+    taken.copy_lists()
     assert taken.txids is own
     assert taken.payloads is kept
 

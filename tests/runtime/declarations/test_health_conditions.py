@@ -27,7 +27,7 @@ from distributedlog.runtime.declarations.health_conditions import (
     conditions_form,
     either_form,
     legacy_form,
-    limited,
+    limit_conditions,
     worst_first,
     worst_of,
 )
@@ -102,12 +102,12 @@ def test_however_much_goes_wrong_few_conditions_are_reported_and_the_worst_first
     ]
     found.append(condition(Code.ENTRIES_CORRUPT_WITHOUT_COPY, ledgers=1, cause="x"))
 
-    kept = limited(found)
+    kept = limit_conditions(found)
 
     assert len(kept) == CONDITIONS_MAX
     assert kept[0].code == Code.ENTRIES_CORRUPT_WITHOUT_COPY
     assert kept[-1] == condition(Code.MORE_CONDITIONS, Severity.DEGRADED, count=7)
-    assert limited(found[:3]) == tuple(found[:3])
+    assert limit_conditions(found[:3]) == tuple(found[:3])
 
 
 def test_a_condition_comes_back_from_its_form_in_registrations_and_status() -> None:
