@@ -13,6 +13,7 @@ valid tokens.
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
+from math import inf
 from typing import Generic, TypeVar
 
 import trio
@@ -46,7 +47,8 @@ class TokenSession(Generic[Resource]):
     def __init__(self, digest: bytes, token: bytes) -> None:
         self.user = read_token(token).user
         """The user name in the token, which the cluster has verified when `resource` is set."""
-        self._digest = digest
+        self.digest = digest
+        """The digest by which the session is found."""
         self._token = token
         self._resource: Resource | None = None
         self._error: DistributedLogError | None = None
@@ -55,7 +57,7 @@ class TokenSession(Generic[Resource]):
         self._scope = trio.CancelScope()
         self._user_count = 0
         self._used_at = trio.current_time()
-        self._is_dropped = False
+        self._ends_when_unused = False
 
     @property
     def resource(self) -> Resource:
@@ -63,18 +65,89 @@ class TokenSession(Generic[Resource]):
         assert self._resource is not None, "an acquired session has its resource"
         return self._resource
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether callers of `acquire` have to wait."""
+        return not self._ready.is_set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the cluster has accepted the token, and the resource was opened."""
+        return self._resource is not None
+
+    @property
+    def idle_since(self) -> float:
+        """When the last use ended; infinite while the session is in use."""
+        return inf if self._user_count else self._used_at
+
+    @property
+    def rejection(self) -> NotAuthenticated | None:
+        """The error if the cluster rejected the token."""
+        return self._error if isinstance(self._error, NotAuthenticated) else None
+
+    async def acquire(self) -> None:
+        """Begin the use of the session by one caller, and wait until it is open.
+
+        Raises:
+            DistributedLogError: It could not be opened, or has ended. The use has ended.
+        """
+        self._user_count += 1
+        try:
+            await self._ready.wait()
+            if self._error is not None:
+                raise self._error.again()
+        except BaseException:
+            self.release()
+            raise
+
     def release(self) -> None:
         """End the use of the session by one caller."""
         self._user_count -= 1
         self._used_at = trio.current_time()
-        if self._is_dropped and not self._user_count:
+        if self._ends_when_unused and not self._user_count:
             self._ended.set()
 
-    def _end(self) -> None:
+    def end_when_unused(self) -> None:
+        """End the session after its last use."""
+        self._ends_when_unused = True
+        if not self._user_count:
+            self._ended.set()
+
+    def end(self) -> None:
         """End the session; at once if it is still being opened."""
         self._ended.set()
-        if not self._ready.is_set():
+        if self.is_opening:
             self._scope.cancel()
+
+    async def run(
+        self,
+        open_: Callable[[bytes], AbstractAsyncContextManager[Resource]],
+        on_accepted: Callable[[], TooBusy | None],
+    ) -> None:
+        """Open the resource, and keep it open until the session ends.
+
+        Args:
+            open_: See `TokenSessions`.
+            on_accepted: Called when the cluster has accepted the token. Returns an error if the session must
+                not open.
+        """
+        try:
+            with self._scope:
+                async with open_(self._token) as resource:
+                    self._error = on_accepted()
+                    if self._error is None:
+                        self._resource = resource
+                        self._scope.shield = True  # it now ends only in order, by `_ended`
+                        self._ready.set()
+                        await self._ended.wait()
+        except DistributedLogError as error:
+            self._error = error
+        except Exception as error:
+            log.exception("a user session failed")  # ends only this session
+            self._error = InternalError(f"a session ended: {type(error).__name__}")
+        finally:
+            self._error = self._error or TooBusy("the session has just ended: retry")
+            self._ready.set()
 
 
 class TokenSessions(Generic[Resource]):
@@ -130,7 +203,7 @@ class TokenSessions(Generic[Resource]):
             await trio.sleep(SWEEP_S)
             idle_since = trio.current_time() - self._idle_s
             for session in list(self._sessions.values()):
-                if not session._user_count and session._used_at <= idle_since:
+                if session.idle_since <= idle_since:
                     self._discard(session)
 
     async def acquire(self, token: bytes, address: str) -> TokenSession[Resource]:
@@ -149,7 +222,7 @@ class TokenSessions(Generic[Resource]):
         session, added_waiters = self._sessions.get(digest), 0
         if session is None:
             session = self._start_session(digest, token, address)
-        elif not session._ready.is_set():
+        elif session.is_opening:
             # Each waiting call uses a slot of the server. Without a limit, one forged token could use all of
             # them while there is no quorum.
             if self._waiting >= self._waiting_max:
@@ -157,15 +230,9 @@ class TokenSessions(Generic[Resource]):
                     f"{self._waiting} requests wait until the cluster has verified their tokens"
                 )
             added_waiters = 1
-        session._user_count += 1
         self._waiting += added_waiters
         try:
-            await session._ready.wait()
-            if session._error is not None:
-                raise session._error.again()
-        except BaseException:
-            session.release()
-            raise
+            await session.acquire()
         finally:
             self._waiting -= added_waiters
         return session
@@ -175,11 +242,8 @@ class TokenSessions(Generic[Resource]):
 
         The next request with the token is verified again.
         """
-        session._is_dropped = True
-        if self._sessions.get(session._digest) is session:
-            del self._sessions[session._digest]
-        if not session._user_count:
-            session._ended.set()
+        self._forget(session)
+        session.end_when_unused()
 
     def _start_session(self, digest: bytes, token: bytes, address: str) -> TokenSession[Resource]:
         now = trio.current_time()
@@ -196,46 +260,35 @@ class TokenSessions(Generic[Resource]):
         return session
 
     async def _run_session(self, session: TokenSession[Resource], attempt: TokenAttempt) -> None:
-        is_attempt_open = True
+        is_accepted = False
+
+        def on_accepted() -> TooBusy | None:
+            nonlocal is_accepted
+            is_accepted = True
+            self._attempts.end(attempt, is_rejected=False)
+            return self._make_space(session)
+
         try:
-            with session._scope:
-                async with self._open(session._token) as resource:
-                    self._attempts.end(attempt, is_rejected=False)
-                    is_attempt_open = False
-                    session._error = self._make_space(session)
-                    if session._error is None:
-                        session._resource = resource
-                        session._scope.shield = True  # it now ends only in order, by `_ended`
-                        session._ready.set()
-                        await session._ended.wait()
-        except DistributedLogError as error:
-            session._error = error
-        except Exception as error:
-            log.exception("a user session failed")  # ends only this session
-            session._error = InternalError(f"a session ended: {type(error).__name__}")
+            await session.run(self._open, on_accepted)
         finally:
-            is_rejected = isinstance(session._error, NotAuthenticated)
-            if is_attempt_open:
-                self._attempts.end(attempt, is_rejected=is_rejected)
-                self._remember_rejection(session, is_rejected)
-            session._error = session._error or TooBusy("the session has just ended: retry")
+            if not is_accepted:
+                rejection = session.rejection
+                self._attempts.end(attempt, is_rejected=rejection is not None)
+                if rejection is not None:
+                    self._remember_rejection(session.digest, rejection)
             self._discard(session)
             self._running_sessions.discard(session)
-            session._ready.set()
 
-    def _remember_rejection(self, session: TokenSession[Resource], is_rejected: bool) -> None:
-        if not is_rejected:
-            return
-        assert session._error is not None, "a rejection has an error"
+    def _remember_rejection(self, digest: bytes, rejection: NotAuthenticated) -> None:
         self.rejected_count += 1
-        self._rejected_tokens.pop(session._digest, None)
-        self._rejected_tokens[session._digest] = trio.current_time() + REFUSED_S, session._error
+        self._rejected_tokens.pop(digest, None)
+        self._rejected_tokens[digest] = trio.current_time() + REFUSED_S, rejection
         if len(self._rejected_tokens) > REFUSED_MAX:
             del self._rejected_tokens[next(iter(self._rejected_tokens))]
 
     def _make_space(self, session: TokenSession[Resource]) -> TooBusy | None:
         """Return an error if no further session can be opened. Only now the user of the token is verified."""
-        open_sessions = [other for other in self._sessions.values() if other._resource is not None]
+        open_sessions = [other for other in self._sessions.values() if other.is_open]
         user_sessions = [other for other in open_sessions if other.user == session.user]
         for sessions, sessions_max in (
             (user_sessions, SESSIONS_PER_USER_MAX),
@@ -243,13 +296,17 @@ class TokenSessions(Generic[Resource]):
         ):
             if len(sessions) < sessions_max:
                 continue
-            idle = [other for other in sessions if not other._user_count]
+            idle = [other for other in sessions if other.idle_since < inf]
             if not idle:
                 return TooBusy(f"{len(sessions)} tokens are in use already")
-            self._discard(min(idle, key=lambda other: other._used_at))
+            self._discard(min(idle, key=lambda other: other.idle_since))
         return None
 
     def _discard(self, session: TokenSession[Resource]) -> None:
-        if self._sessions.get(session._digest) is session:
-            del self._sessions[session._digest]
-        session._end()
+        self._forget(session)
+        session.end()
+
+    def _forget(self, session: TokenSession[Resource]) -> None:
+        """Open another session for the next request with the token."""
+        if self._sessions.get(session.digest) is session:
+            del self._sessions[session.digest]
