@@ -1,9 +1,10 @@
 """What a planted bug is, and the list of them: each replaces one function of the product, from outside."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from distributedlog.testing.sim.world.bug_injection import check_replacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +36,5 @@ def bug(layer: str, *, seeds: int = 0, directed: str = "") -> Callable[[Callable
 
 def patch(owner: Any, name: str, value: Any) -> None:
     """Replace a function of the product. A bug that does not fit its place would be found for that alone."""
-    assert hasattr(owner, name), f"{owner} has no {name} any more: the bug is to be planted anew"
-    original = inspect.getattr_static(owner, name)
-    if inspect.isfunction(original) and inspect.isfunction(value):
-        assert _fits(inspect.signature(original), inspect.signature(value)), (
-            f"{owner}.{name} takes other arguments: the bug is to be planted anew"
-        )
+    check_replacement(owner, name, value)
     setattr(owner, name, value)
-
-
-def _fits(original: inspect.Signature, value: inspect.Signature) -> bool:
-    """Return whether a function can be called as the original is: by position, and by its keywords."""
-    kinds = {parameter.kind for parameter in value.parameters.values()}
-    if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
-        return True
-    keywords = [
-        {p.name for p in one.parameters.values() if p.kind is inspect.Parameter.KEYWORD_ONLY}
-        for one in (original, value)
-    ]
-    return len(original.parameters) == len(value.parameters) and keywords[0] == keywords[1]

@@ -15,6 +15,7 @@ from ....runtime.interfaces.host import Host
 from ...verify.checks.history_check import Violation
 from ...verify.workloads import exactly_once as once
 from ...verify.workloads.exactly_once import OnceHistory
+from ..world.bug_injection import patched
 from ..world.scheduler import Simulation
 from .seed import CHAOS_S, SeedRun
 
@@ -85,9 +86,7 @@ class OnceRun(SeedRun):
 @contextmanager
 def snapshots_each(size: int) -> Iterator[None]:
     """Write a snapshot of the producers after each ``size`` bytes, within the `with` block."""
-    defaults_before = open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SIZE_FACTOR
-    open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SIZE_FACTOR = size, 1
-    try:
+    with patched(
+        [(open_segment, "SNAPSHOT_BYTES", size), (open_segment, "SNAPSHOT_SIZE_FACTOR", 1)]
+    ):
         yield
-    finally:
-        open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SIZE_FACTOR = defaults_before

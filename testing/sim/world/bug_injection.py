@@ -1,14 +1,14 @@
-"""Inject bugs: replace functions of the product while a `with` block runs.
+"""Replace functions of the product while a `with` block runs, to inject bugs and to observe (decision 119).
 
 If product code breaks one of its rules, the exception ends only one log, session or call. The next writer
 would continue, and no checker would report the failure. Therefore a seed also fails if the product logs such
-an exception (`heard`).
+an exception (`unexpected_error_patches`).
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from inspect import getattr_static
+from inspect import Parameter, Signature, getattr_static, isfunction, signature
 from typing import Any
 
 from ....runtime.interfaces.errors import DistributedLogError
@@ -20,8 +20,15 @@ Patch = tuple[Any, str, Any]
 
 
 @contextmanager
-def planted(patches: Sequence[Patch]) -> Iterator[None]:
-    """Apply the patches for the `with` block, and restore the originals afterwards."""
+def patched(patches: Sequence[Patch]) -> Iterator[None]:
+    """Apply the patches for the `with` block, and restore the originals afterwards.
+
+    Raises:
+        TypeError: A replacement takes other arguments than the original; see `check_replacement`.
+        AttributeError: The product has no such name any more.
+    """
+    for patch in patches:
+        check_replacement(*patch)
     originals = [(owner, name, getattr_static(owner, name)) for owner, name, _ in patches]
     for owner, name, replacement in patches:
         setattr(owner, name, replacement)
@@ -32,7 +39,38 @@ def planted(patches: Sequence[Patch]) -> Iterator[None]:
             setattr(owner, name, original)
 
 
-def cause_of(failures: Sequence[BaseException]) -> BaseException:
+def check_replacement(owner: Any, name: str, replacement: Any) -> None:
+    """Check that a function can be called as the one that it replaces, by position and by its keywords.
+
+    Otherwise a patch that does not match the product any more would end each seed with an unrelated error, or
+    would observe nothing.
+
+    Raises:
+        TypeError: The replacement takes other arguments.
+        AttributeError: The owner has no such name.
+    """
+    original = getattr_static(owner, name)
+    if not isfunction(original) or not isfunction(replacement):
+        return
+    if not _fits(signature(original), signature(replacement)):
+        raise TypeError(
+            f"{getattr(owner, '__name__', owner)}.{name} takes {signature(original)}, its replacement "
+            f"{signature(replacement)}"
+        )
+
+
+def _fits(original: Signature, replacement: Signature) -> bool:
+    kinds = {parameter.kind for parameter in replacement.parameters.values()}
+    if kinds & {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
+        return True
+    keywords = [
+        {p.name for p in each.parameters.values() if p.kind is Parameter.KEYWORD_ONLY}
+        for each in (original, replacement)
+    ]
+    return len(original.parameters) == len(replacement.parameters) and keywords[0] == keywords[1]
+
+
+def first_cause(failures: Sequence[BaseException]) -> BaseException:
     """Return the first failure of a seed, taken out of its exception groups."""
     cause = failures[0]
     while isinstance(cause, BaseExceptionGroup):
@@ -40,9 +78,9 @@ def cause_of(failures: Sequence[BaseException]) -> BaseException:
     return cause
 
 
-def words_of(failures: Sequence[BaseException]) -> str:
+def describe_cause(failures: Sequence[BaseException]) -> str:
     """Return the type and the first line of a seed's first failure."""
-    cause = cause_of(failures)
+    cause = first_cause(failures)
     return f"{type(cause).__name__}: {str(cause).splitlines()[0]}"
 
 
@@ -56,10 +94,10 @@ def first_seed(
     Returns:
         The failing seed and its failure in one line, or None if no seed detects the bug.
     """
-    with planted(patches):
+    with patched(patches):
         for seed in seeds:
             if failures := failures_of(seed):
-                return seed, words_of(failures)
+                return seed, describe_cause(failures)
     return None
 
 
@@ -127,7 +165,7 @@ class Injected(Exception):
         return str(self) in ENDS_NODE
 
 
-def heard(fail: Callable[[BaseException], None]) -> list[Patch]:
+def unexpected_error_patches(fail: Callable[[BaseException], None]) -> list[Patch]:
     """Return the patches that report unexpected exceptions of the product during a run.
 
     Args:

@@ -12,6 +12,7 @@ from ....metadata.model.interface import WatchEvent
 from ....metadata.state.kv_state import KeyValueState
 from ...verify.checks.history_check import Violation
 from ...verify.checks.wire_oracles import BookieOracle, FrameCutter, MetadataOracle
+from .bug_injection import patched
 from .disk import SimDisk
 from .machine_state import machine_of_task
 from .network import SimConnection
@@ -112,9 +113,5 @@ class Oracles:
                         self.bookies.closed_ledgers[record.ledger_id] = None
             return answer, events
 
-        state_class: Any = KeyValueState
-        state_class.apply = apply
-        try:
+        with patched([(KeyValueState, "apply", apply)]):
             yield
-        finally:
-            state_class.apply = original
