@@ -658,18 +658,19 @@ class WriteBuffer:
         await self._wait_drained()
         if self._closed:
             self._raise_if_ended()
-        await self._wait_capacity_for(records, one_txid=True)
+        await self._reserve_when_capacity(records, one_txid=True)
         try:
             return await self._wrap_unbuffered(await self.writer.submit_set(records))
         finally:
             self._send_queue.trim_reservation()  # frees the capacity of refused records
 
-    async def _wait_capacity_for(
+    async def _reserve_when_capacity(
         self, records: Sequence[LogRecord | Buffer], *, one_txid: bool = False
     ) -> None:
-        """Wait until the writer may receive these records without a chunk.
+        """Reserve capacity for records that are submitted without a chunk, and wait until there is enough.
 
-        With ``one_txid``, records with different txids need no capacity, because the writer refuses them.
+        Records that the writer will refuse reserve no bytes for their contents. With ``one_txid``, records
+        with different txids are refused, too. Raises `TooBusy` if ``at_limit`` is "reject".
         """
         txids, payloads = split_columns(records)
         try:
@@ -678,7 +679,7 @@ class WriteBuffer:
             size_bytes = 0  # the writer raises the error
         size_bytes += len(records) * RECORD_COLUMN_BYTES
         if size_bytes > SUBMIT_BYTES_MAX or (one_txid and any(txid != txids[0] for txid in txids)):
-            size_bytes = 0  # as in `submit_packed`
+            size_bytes = 0  # the writer refuses them, so do not wait for these bytes
         async with self._fifo_lock:
             await self._wait_until_allowed(
                 lambda: self._reserve_unbuffered(len(records), size_bytes)
@@ -711,7 +712,7 @@ class WriteBuffer:
         await self._wait_drained()
         if self._closed:
             self._raise_if_ended()
-        await self._wait_capacity_for(records)
+        await self._reserve_when_capacity(records)
         try:
             return await write()
         finally:
