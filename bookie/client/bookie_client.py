@@ -260,6 +260,7 @@ class SharedAdds:
     def __init__(self, clients: "tuple[BookieClient, ...]") -> None:
         self._clients = clients
         self._first_link = clients[0].link
+        """Shows whether a send is coming. One connection suffices, because the joint frame is sent on all."""
         self._records: list[Buffer] = []
         self._stream_numbers: list[tuple[int, ...]] = []
         """For each record, its stream numbers, one per connection."""

@@ -100,7 +100,7 @@ class BookieAuthorizer:
             listener()
 
     def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
-        """Call ``on_change`` after each change; returns a function that stops this."""
+        """Call ``on_change`` when access must be checked again; returns a function that stops this."""
         self._listeners[on_change] = None
 
         def stop() -> None:

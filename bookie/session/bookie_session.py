@@ -171,7 +171,11 @@ class BookieSession:
         )
 
     def _recheck_access(self) -> None:
-        """Check open streams and long polls again after a change of the authorizer's data."""
+        """Check open streams and long polls again, and end those that are no longer allowed.
+
+        The authorizer calls this after a revocation, after a change of the mode or the keys, and when the
+        bookie has lost contact with the quorum.
+        """
         for number, stream in self._streams.items():
             kind = CapabilityKind.RECOVER if stream.recovery else CapabilityKind.ADD
             try:

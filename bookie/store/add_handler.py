@@ -186,7 +186,11 @@ class AddHandler:
         return stream.ledger.id < self._ledgers.must_verify_below and not stream.lookup_passed
 
     def _defer(self, stream: IncomingStream, body: memoryview) -> None:
-        """Keep the records of a stream until the metadata was queried. Other streams continue."""
+        """Keep records to an unknown ledger until a query of the metadata, which the first of them starts.
+
+        The ledger may have been deleted, closed or fenced, and this bookie may have removed its tombstone or
+        fence since (H89). Other streams continue.
+        """
         stats, is_first_deferred = self._stats, stream.accepting
         if self._lookup is None or stats.deferred_bytes + len(body) > self._deferred_bytes_max:
             self.refuse(stream, _lookup_unavailable(stream.ledger))
