@@ -439,7 +439,11 @@ class Authorizer:
         return _not_allowed(principal, "read", key, key_class.read_rights)
 
     def _is_deleted(self, scope: KeyScope) -> bool:
-        """Whether the scope is a log that was deleted, or a ledger that does not exist."""
+        """Whether the scope is a deleted log, or a ledger that was deleted or belonged to such a log.
+
+        If so, any authenticated principal may read its keys, and delete those of the log. Rights on a path or
+        a bookie do not depend on its existence. An unreadable ledger record stays protected.
+        """
         state, key_space = self._state, self._key_space
         if scope.path is not None or scope.bookie:
             return False

@@ -112,9 +112,15 @@ async def request_voter_reports(
     With a single round, a leader could commit an entry after the first voter had answered, and then fail
     before it answers. No report would contain that entry (H106).
 
+    Args:
+        endpoint: Dials the voters.
+        node_id: The ID of this node, which has lost its hard state.
+        addresses: The addresses of all other known nodes. Nodes of other clusters are ignored.
+        cluster_id: The cluster of this node.
+
     Returns:
         The reports of the first round by node ID, and the recovered hard state of ``node_id`` or why there
-        is none.
+        is none. The next attempt also queries the members that these reports list.
     """
     first_reports: dict[str, VoterReport] = {}
     second_reports: dict[str, VoterReport] = {}
