@@ -33,8 +33,8 @@ class Namespaces:
         self._namespaces_max = namespaces_max
         self._cached: dict[str, _CachedNamespace] = {}  # the most recently used one is last
         self._nursery: trio.Nursery | None = None
-        self._enter_lock = trio.Lock()
-        """Serializes `acquire`. Otherwise concurrent openings could exceed the limit."""
+        self._acquire_lock = trio.Lock()
+        """Serializes `acquire`. Otherwise concurrent calls could open a path twice, or exceed the limit."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the tasks of all namespaces until cancelled."""
@@ -61,7 +61,7 @@ class Namespaces:
         Raises:
             TooBusy: Too many namespaces are in use.
         """
-        async with self._enter_lock:
+        async with self._acquire_lock:
             cached = self._cached.pop(path, None)
             if cached is None:
                 self._evict_unused()

@@ -425,6 +425,14 @@ class Endpoint:
         links: dict[int, Link],
         serial: int,
     ) -> None:
+        """Receive the frames of an accepted connection until it ends, then free its slot.
+
+        Args:
+            server_connection: The connection.
+            limiter: Counts the connections of the server.
+            links: The open connections of the server, which `_end_overdue_links` checks for silence.
+            serial: The key of this connection in ``links``.
+        """
         link = server_connection.link
         links[serial] = link
         try:

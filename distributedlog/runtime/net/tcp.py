@@ -270,6 +270,11 @@ def _bind(
     *,
     both_families: bool,
 ) -> socket.socket:
+    """Return a listening socket; see `listen`.
+
+    ``on_bound`` is called before the socket listens. It publishes or removes the secret of the address
+    (`local_secret.py`), which must be complete when the first client connects.
+    """
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
