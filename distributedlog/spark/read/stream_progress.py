@@ -93,6 +93,8 @@ class StreamProgress:
         for name, dlsn in (await self._logs.starts(sorted(views), "latest")).items():
             await self._put_position(offset, views[name], dlsn)
             if self._options.start.is_search and dlsn == views[name].end:
+                # No record matches yet. The search is repeated for each micro-batch, because records after
+                # this end may be earlier than the start.
                 offset.searched.add(name)
         return offset
 
