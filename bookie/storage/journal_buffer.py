@@ -92,6 +92,7 @@ class JournalBuffer:
         self._block_max = min(block_max, bytes_each)
         self._current = 0
         self._position = 0
+        """Where the newest block starts in the current buffer, or the next one if no block is open."""
         self._open_blocks: deque[CommitBlock] = deque()
         self.unsynced_bytes = 0
         """Record bytes that were collected and are not synced yet."""
@@ -206,7 +207,7 @@ class JournalBuffer:
         tail = controls + jb.commit_end(len(controls))
         block.buffer.view[block.end : block.end + len(tail)] = tail
         block.padded_length = blocks.padded_length(block.end - block.records_start + len(tail))
-        if not self._open_blocks:
+        if not self._open_blocks:  # otherwise the newest block has its start already
             self._position = block.start + block.padded_length
         return block
 

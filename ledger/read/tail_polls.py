@@ -228,6 +228,11 @@ class TailPolls:
     def _on_lac_poll_response(
         self, poll: _TailPoll, response: LongPollResponse | DistributedLogError, more: bool
     ) -> None:
+        """Handle the answer of the second poll.
+
+        Its LAC is not reported to the reader, which would then read entries that the first poll is about to
+        deliver. It is only compared with the first poll. ``more`` is always False.
+        """
         if poll is not self._lac_poll:
             return
         now = trio.current_time()
