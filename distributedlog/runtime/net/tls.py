@@ -245,7 +245,7 @@ class TlsConnection:
         """The number of bytes, at the start of the next offered buffers, that are encrypted already. They are
         in `_unsent` or were sent, and must not be encrypted again."""
         self._end_reason = ""
-        self._is_denied = False
+        self._is_rejected = False
         """Whether one end rejected the other. Nothing more can be sent then."""
         spread = 1 - tls.rng.random() * KEY_LIFETIME_SPREAD if dialed else 2.0
         self._key_bytes_left = int(KEY_LIFETIME_BYTES * spread)
@@ -451,15 +451,15 @@ class TlsConnection:
 
     def _deny(self, reason: str) -> NotAuthenticated:
         self._end_reason = reason
-        self._is_denied = True
+        self._is_rejected = True
         return NotAuthenticated(reason)
 
     # --- sending ----------------------------------------------------------------------------------
 
     def try_send(self, buffers: Sequence[Buffer]) -> int:
         """See `Connection.try_send`. Bytes that it did not accept must be offered again before any others."""
-        if self._is_denied:
-            return 0
+        if self._is_rejected:
+            return 0  # not `ConnectionLost`, because the reading task raises the reason
         self._check_alive()
         if self._is_plain:
             return self._inner.try_send(buffers)
