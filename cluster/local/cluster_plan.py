@@ -217,6 +217,8 @@ async def _free_ports(
             continue
         try:
             if first:
+                # A reservation would refuse a port that a stopped cluster had a short time ago. Only this
+                # check shows whether a listener can have it.
                 (await listen((host, port))).close()
             else:
                 reserve_port((host, port))

@@ -62,7 +62,7 @@ class RecordBrowser:
         is_end = False
         with trio.move_on_after(PAGE_S) as scope:
             reader_start = await _reader_start(log, start, query.get("at", ""))
-            if reader_start is None:
+            if reader_start is None:  # an empty log has no last records
                 return {"records": [], "ended": True, "whole": True}
             async with log.open_reader(**reader_start, to="end") as reader:
                 while start == "last" or len(rows) < RECORDS_MAX:

@@ -696,6 +696,7 @@ class RaftStorage:
         if previous_state[0] is not None:
             previous_state[0].close()
         self._pending_operations = []  # the written state contains it
+        # The beginning needs no mark: its corruption never looks like a torn tail.
         self._watermarked_to = self._durable_to
         self._retry_new_file_at = inf
         for number in old_numbers:
