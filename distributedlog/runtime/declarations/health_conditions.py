@@ -249,7 +249,7 @@ class HealthCondition:
     def about(self, **node: str) -> "HealthCondition":
         """Return the condition with the node that it is about: ``bookie=ID`` or ``node=NAME``."""
         assert node.keys() <= NODE_PARAMETERS, "only the node is added afterwards"
-        return HealthCondition(self.code, self.severity, {**self.parameters, **_bounded(node)})
+        return HealthCondition(self.code, self.severity, {**self.parameters, **_sanitized(node)})
 
     def with_severity(self, severity: Severity) -> "HealthCondition":
         """Return the condition with a severity that depends on more than one node."""
@@ -297,7 +297,7 @@ def condition(
     kind = KINDS[code]
     assert parameters.keys() - NODE_PARAMETERS == kind.parameters, f"{code}: {sorted(parameters)}"
     return HealthCondition(
-        code.value, kind.severity if severity is None else severity, _bounded(parameters)
+        code.value, kind.severity if severity is None else severity, _sanitized(parameters)
     )
 
 
@@ -318,7 +318,8 @@ def as_maps(conditions: Iterable[HealthCondition]) -> list[dict[str, Any]]:
     return [health_condition.as_map() for health_condition in conditions]
 
 
-def _bounded(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+def _sanitized(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """Return the parameters with each text as one printable line, and each integer within its limits."""
     return {
         name: _line(value) if isinstance(value, str) else max(-INTEGER_MAX, min(value, INTEGER_MAX))
         for name, value in parameters.items()
@@ -351,7 +352,7 @@ def _parameters(value: Any) -> dict[str, Parameter]:
             continue
         if type(parameter) is not int or abs(parameter) > INTEGER_MAX:
             raise SchemaError("a parameter is neither a short text nor an integer")
-    return _bounded(value)
+    return _sanitized(value)
 
 
 _MAP = fields(code=text(CODE_CHARACTERS_MAX, 1), severity=_severity, parameters=_parameters)

@@ -181,7 +181,7 @@ def _parse(token_text: bytes) -> tuple[bytes, Token]:
     signed_bytes = token_bytes[:-_MAC_BYTES]
     if len(signed_bytes) <= _HEADER.size:
         raise NotAuthenticated("these bytes are no token")
-    version, key, ends_s, issued_at_revision, cluster_id, name = _HEADER.unpack_from(signed_bytes)
+    version, key, ends_s, revoked_at_revision, cluster_id, name = _HEADER.unpack_from(signed_bytes)
     if version != _VERSION:
         raise NotAuthenticated(f"token of version {version}, only {_VERSION} is supported")
     user_start = _HEADER.size + 1
@@ -206,7 +206,7 @@ def _parse(token_text: bytes) -> tuple[bytes, Token]:
     return signed_bytes, Token(
         user,
         ends_s,
-        issued_at_revision,
+        revoked_at_revision,
         key,
         cluster_id.hex(),
         name,
