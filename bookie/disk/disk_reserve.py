@@ -118,7 +118,7 @@ async def _ensure_reserve(disk: Disk, role: str, wanted_bytes: int) -> bool:
         return True
     if disk.free_bytes() < wanted_bytes - (current_bytes or 0):
         return False
-    if current_bytes is not None:
+    if current_bytes is not None:  # a part of it was freed, or it cannot be opened
         await disk.delete(name)
     try:
         file = await disk.create(name, size=wanted_bytes)

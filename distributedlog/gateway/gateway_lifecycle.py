@@ -126,6 +126,7 @@ async def _sessions(
         async with open_namespace(uri, config=config) as namespace:
             yield GatewaySessions(namespace, options, meters)
         return
+    # Each user has a namespace with its own limits. It is opened within the time limit of a request.
     user_config = {
         **config,
         "metadata_timeout_s": min(timeout_s, options.read_s),

@@ -524,6 +524,7 @@ async def held_position_at(
     record, the start of the next entry, the start of the next segment.
     """
     held_position = HeldPosition(dlsn, incarnation_text(state.log_id), None)
+    # With 0, no record was truncated, so the position needs no proof that its records remain.
     if dlsn >= state.truncated_to or state.truncated_sequence_id == 0:
         return held_position
     stored = await metadata.get(segment_key(state.log_id, dlsn.segment))
