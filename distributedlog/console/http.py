@@ -209,7 +209,7 @@ def _parse_request(head: h11.Request, body: bytes, peer: str) -> Request:
 
 
 async def _send_all(connection: Connection, data: bytes) -> None:
-    """Send all bytes. Raises `ConnectionLost`, also if the peer accepts nothing for `WRITE_S`."""
+    """Send all bytes. Raises `ConnectionLost`, also if the peer has not accepted all within `WRITE_S`."""
     unsent = memoryview(data)
     with trio.move_on_after(WRITE_S) as scope:
         while unsent:
