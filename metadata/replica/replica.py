@@ -767,7 +767,7 @@ class RaftReplica:
             term = self.raft.log.term_at(index)
             is_current = self.snapshot is not None and self.snapshot.index >= index
             if term is None or (is_current and not replaces_damaged):
-                continue
+                continue  # without a term, a newer snapshot of the leader is about to be installed
             members = self.raft.log.configuration_at(index)
             if members == UNKNOWN_CONFIGURATION:
                 continue  # a new member that has not read the configuration yet
@@ -790,7 +790,7 @@ class RaftReplica:
                 self.snapshot = snapshot
                 self._compact_to = snapshot
                 self._persist_wanted.set()
-            else:  # A leader's snapshot is newer. This one stays until the next snapshot.
+            else:  # A leader's snapshot is newer. This one stays until the next, and frees no space.
                 self.storage.snapshots.reclaimable_bytes = 0
 
 
