@@ -61,6 +61,8 @@ def test_limbo_damaged_pages_and_a_missing_file_are_conditions(tmp_path: Path) -
         assert cluster.json("status", "--wait", "healthy")["conditions"] == []
         cluster.served["bookie2"].signal(signal.SIGTERM)  # it checkpoints: nothing is written anew
         cluster.served["bookie2"].process.wait(30)
+        requested = cluster.json("scrub", "bookie2")
+        assert (requested["reading"], requested["done"]) == (False, False)  # until it starts
         cluster.kill("bookie1", "bookie3")
 
         for path in _journals(cluster, "bookie1"):

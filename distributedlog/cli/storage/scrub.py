@@ -51,7 +51,7 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
                 settings, "asking", lambda: scrubbing.request_scrub(metadata, bookie_id)
             )
             while True:
-                is_reading = await await_answer(
+                is_pending = await await_answer(
                     settings,
                     "reading the progress",
                     lambda: scrubbing.is_scrub_pending(metadata, bookie_id),
@@ -61,8 +61,10 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
                     "listing its corrupt entries",
                     lambda: corruption_of(metadata, bookie_id),
                 )
+                # The request of a bookie that is down stays stored until the bookie starts.
+                is_reading = is_pending and corruption is not None
                 is_done = (
-                    not is_reading and corruption is not None and not corruption["rotten_ledgers"]
+                    not is_pending and corruption is not None and not corruption["rotten_ledgers"]
                 )
                 if is_done or not wait or trio.current_time() + POLL_S >= deadline:
                     break

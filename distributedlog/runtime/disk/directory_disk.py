@@ -319,16 +319,18 @@ class DirectoryDisk:
             descriptor = self._open_in_directory(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileNotFoundError:  # no file can be created in a removed directory
             raise DataDirectoryLost(f"{self.path}: it was removed while it was in use") from None
+        direct_descriptor = None
         try:
             if size:
                 os.posix_fallocate(descriptor, 0, size)
                 os.fsync(descriptor)  # the first fdatasync then need not sync the new size
-            direct_descriptor = None
             if direct and not self.direct_refused:
                 direct_descriptor = self._open_in_directory(name, os.O_RDWR | os.O_DIRECT)
             self._sync_names()
         except (OSError, DistributedLogError) as error:
             os.close(descriptor)
+            if direct_descriptor is not None:
+                os.close(direct_descriptor)
             with contextlib.suppress(OSError):  # already removed, or the disk accepts no changes
                 os.unlink(name, dir_fd=self._directory_fd)  # an incomplete file must not be found
             if isinstance(error, DistributedLogError):

@@ -39,6 +39,24 @@ async def disk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await disk.close()
 
 
+async def test_failed_create_leaves_no_descriptor_open(
+    disk: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has two descriptors, one of them for direct I/O, before the directory is synced."""
+
+    def sync_names() -> None:
+        raise OSError(errno.EIO, "injected")
+
+    (await disk.create("first", size=PAGE, direct=True)).close()
+    monkeypatch.setattr(disk, "_sync_names", sync_names)
+    before = set(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(DiskFailed, match="injected"):
+        await disk.create("second", size=PAGE, direct=True)
+
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
 async def test_a_write_that_found_no_space_fails_the_file_for_good(disk: DirectoryDisk) -> None:
     """What lies in the page cache after a failed write or sync is not to be trusted."""
     os.symlink("/dev/full", disk.path / "full")
