@@ -123,7 +123,7 @@ def _decode_policy(item: KeyValue | None) -> PlacementPolicy:
     except CorruptData as error:
         raise CorruptData(
             f"{error}: dlog placement --level LEVEL --at-least N with --enforced or --preferred replaces it,"
-            " --default removes it"
+            " --reset removes it"
         ) from error
 
 

@@ -43,7 +43,7 @@ Nodes of a cluster:
     cluster/node.py                   `dlog node`: check whether nodes can be stopped.
     cluster/proxy.py                  `dlog proxy`: list proxies and their logs, move logs.
     cluster/metadata.py               `dlog metadata`: show and change the members of the metadata quorum.
-    cluster/metadata_backups.py       `dlog metadata save`, `restore`, `force-new-cluster`, `gc`: backups.
+    cluster/metadata_backups.py       `dlog metadata backup`, `restore`, `force-new-cluster`, `gc`: backups.
 
 Bookies and ledgers:
 

@@ -1,7 +1,7 @@
 """A cold tier: archive a log as Parquet, truncate the log to the rest, and read both as one.
 
     python examples/spark/cold_tier.py --uri URI --log orders --archive cold --checkpoint cold.checkpoint
-    dlog log truncate orders --up-to-subscriber cold
+    dlog log truncate orders --before-position cold
 
 Each run appends new records to the archive and ends, so it is suitable for cron. The second command truncates
 the archived records. Afterwards `read_with_history` returns the same records that the log alone had before.
@@ -106,7 +106,7 @@ def main() -> None:
     else:
         both = read_with_history(spark, given.uri, given.log, given.archive)
         print(f"{given.archive} ends at {end}; with the log it has {both.count()} records")
-        print(f"next: dlog log truncate {given.log} --up-to-subscriber {SUBSCRIBER}")
+        print(f"next: dlog log truncate {given.log} --before-position {SUBSCRIBER}")
     spark.stop()
 
 

@@ -192,7 +192,7 @@ class BookiePool:
         if self._placement_error is not None:
             raise self._placement_error.again(
                 f"the placement policy cannot be read: {self._placement_error} (set all of it again with"
-                " dlog placement, or remove it with dlog placement --default)"
+                " dlog placement, or remove it with dlog placement --reset)"
             )
         return self.placement
 

@@ -381,7 +381,7 @@ class MemberNode:
                     )
                 if not replica.state.authorization_revision:
                     raise InvalidRequest(
-                        "authorization is off in this cluster: dlog trust require creates an admin"
+                        "authorization is off in this cluster: dlog trust set-mode creates an admin"
                     )
                 raft = replica.raft
                 if user in self.authorizer.admins():

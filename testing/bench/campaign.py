@@ -60,7 +60,7 @@ CASES = (
         ("read", "--size", "1024", "--as", "columns", "--passes", "4"),
         result_part="hot",
     ),
-    Case("one outstanding beside catch-up (H27)", ("beside", "--size", "1024"), "ms"),
+    Case("one outstanding beside catch-up (H27)", ("interference", "--size", "1024"), "ms"),
 )
 JSON = ("--size", "1024", "--payload", "json", "--codec")
 CODECS = (
@@ -168,7 +168,9 @@ def campaign(
         runs_by_case = {case.name: CaseRuns() for case in cases}
         floors = []
         for turn in range(turns):
-            floors.append(_run(["bench", "floor", "--seconds", "6", "--data", str(directory)])[0])
+            floors.append(
+                _run(["bench", "baseline", "--seconds", "6", "--directory", str(directory)])[0]
+            )
             for case in cases:
                 print(f"turn {turn + 1} of {turns}: {case.name}", file=sys.stderr, flush=True)
                 sampler = ProcessSampler(bookies)

@@ -2,8 +2,8 @@
 
     python -m tests.chaos.alerts_story          needs root, a loop device, and `prometheus`; four minutes
 
-`dlog chaos run alerts --http` breaks a cluster; Prometheus scrapes each node once a second, by the rules of
-``ops/prometheus/rules.yml`` at sixty times their speed (a minute is a second). When an alert is raised its
+`dlog chaos run alerts --metrics` breaks a cluster; Prometheus scrapes each node once a second, by the rules
+of ``ops/prometheus/rules.yml`` at sixty times their speed (a minute is a second). When an alert is raised its
 runbook's first step is taken: `dlog status` has to name what it is about. In the end the verdict of the chaos
 run counts, each alert that is expected was raised, and none but those whose cause lasts is left.
 """
@@ -86,7 +86,7 @@ def faster(rules: str) -> str:
 def play(directory: Path) -> tuple[dict[str, Alert], list[str], str]:
     """Alerts by name, those that are raised in the end, and the verdict of the chaos run."""
     out = directory / "run"
-    command = dlog("chaos", "run", "alerts", "--http", "--json", "--out", str(out))
+    command = dlog("chaos", "run", "alerts", "--metrics", "--json", "--output", str(out))
     run = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment())
     try:
         targets = out / "cluster" / "targets.json"

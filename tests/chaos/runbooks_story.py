@@ -2,11 +2,11 @@
 
     python -m tests.chaos.runbooks_story [SCENARIO …]      needs `prometheus`; ten minutes, loopback only
 
-`dlog chaos run SCENARIO --http --by-hand` breaks a cluster of its own and leaves it broken. Prometheus
+`dlog chaos run SCENARIO --metrics --hold-faults` breaks a cluster of its own and leaves it broken. Prometheus
 scrapes nodes, gateways and clients once a second. The rules of ``ops/prometheus/rules.yml`` run at sixty
 times their speed, as in ``alerts_story``. The alert is raised, and the steps of its section in
-docs/operate/alerts.md are typed one after the other. `dlog chaos mend` replaces steps that are no command of
-`dlog`. The alert ends. Then the run ends, and its verdict counts.
+docs/operate/alerts.md are typed one after the other. `dlog chaos end-faults` replaces steps that are no
+command of `dlog`. The alert ends. Then the run ends, and its verdict counts.
 """
 
 import contextlib
@@ -72,9 +72,9 @@ class Drill:
 
     def start(self) -> None:
         """Returns when it is known what is to be scraped."""
-        words = ("chaos", "run", self.scenario, "--http", "--by-hand", "--json")
+        words = ("chaos", "run", self.scenario, "--metrics", "--hold-faults", "--json")
         self.run = subprocess.Popen(
-            dlog(*words, "--out", str(self.out)), stdout=subprocess.PIPE, env=environment()
+            dlog(*words, "--output", str(self.out)), stdout=subprocess.PIPE, env=environment()
         )
         until("its nodes serve", lambda: self.targets.exists() or self.run.poll() is not None)
         assert self.run.poll() is None, f"{self.scenario} ended with {self.run.returncode}"
@@ -148,11 +148,11 @@ class Drill:
     def mended(self, what: str) -> None:
         """A line of a runbook that is no command of `dlog`: what was broken is as it was."""
         said = self._mend(END_FAULTS)
-        self._show(f"{what} (dlog chaos mend OUT)", said)
+        self._show(f"{what} (dlog chaos end-faults DIR)", said)
 
     def _mend(self, word: str) -> str:
         done = subprocess.run(
-            dlog("chaos", "mend", str(self.out), *(["--end"] if word == END else [])),
+            dlog("chaos", "end-faults", str(self.out), *(["--end-run"] if word == END else [])),
             capture_output=True,
             env=environment(),
             check=False,
@@ -222,7 +222,7 @@ def proxies_alone(d: Drill) -> None:
     d.typed("metadata", "show", "--timeout", "5", says="QuorumUnreachable")
     d.mended("the metadata nodes are started")
     d.over("DlogProxyNotRegistered")
-    d.typed("status", "--wait", "healthy", "--timeout", "60", says="healthy")
+    d.typed("status", "--wait", "--timeout", "60", says="healthy")
 
 
 def gateway_fails(d: Drill) -> None:
@@ -259,7 +259,7 @@ def wrong_memory(d: Drill) -> None:
     d.typed("status", says="metadata")
     d.mended("that node is started again")
     d.over("DlogStatesDiffer")
-    d.typed("status", "--wait", "healthy", "--timeout", "60", says="healthy")
+    d.typed("status", "--wait", "--timeout", "60", says="healthy")
 
 
 def limbo(d: Drill) -> None:
@@ -271,7 +271,7 @@ def limbo(d: Drill) -> None:
         "log", "show", "story", says="in progress"
     )  # until its segment ends; its writer goes on
     d.over("DlogLimbo")
-    d.typed("status", "--wait", "healthy", "--timeout", "60", says="healthy")
+    d.typed("status", "--wait", "--timeout", "60", says="healthy")
 
 
 def rot_everywhere(d: Drill) -> None:

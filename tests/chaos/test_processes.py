@@ -55,7 +55,7 @@ def verdict(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
 def test_a_minute_of_chaos_breaks_no_promise(tmp_path: Path) -> None:
     scenario = tmp_path / "ci.toml"
     scenario.write_text(without_rates("ci"))
-    done = chaos("run", str(scenario), "--seed", "1", "--out", str(tmp_path / "run"), "--json")
+    done = chaos("run", str(scenario), "--seed", "1", "--output", str(tmp_path / "run"), "--json")
 
     found = verdict(done)
 
@@ -72,7 +72,9 @@ def test_rights_go_to_required_and_back_under_kills(tmp_path: Path) -> None:
     scenario = tmp_path / "walk.toml"
     text = without_rates("walk").replace("hold_s = [3, 7]", "hold_s = [2, 3]", 1)
     scenario.write_text(text + "rounds_min = 1\n")
-    done = chaos("run", str(scenario), "--seconds", "20", "--out", str(tmp_path / "run"), "--json")
+    done = chaos(
+        "run", str(scenario), "--seconds", "20", "--output", str(tmp_path / "run"), "--json"
+    )
 
     found = verdict(done)
 
@@ -87,7 +89,7 @@ def planted(
     for seed in range(1, runs_max + 1):
         out = tmp_path / f"run-{seed}"
         done = chaos(
-            "run", scenario, "--seed", str(seed), "--seconds", seconds, "--json", "--out", str(out),
+            "run", scenario, "--seed", str(seed), "--seconds", seconds, "--json", "--output", str(out),
             "--node-module", f"tests.chaos.{module}",
         )  # fmt: skip
         found = verdict(done)
@@ -185,7 +187,7 @@ def test_proxies_gateways_and_strangers_break_no_promise(tmp_path: Path) -> None
     (tmp_path / "beside.toml").write_text(BESIDE + BOUNDS)
 
     out = tmp_path / "run"
-    done = chaos("run", str(tmp_path / "beside.toml"), "--json", "--http", "--out", str(out))
+    done = chaos("run", str(tmp_path / "beside.toml"), "--json", "--metrics", "--output", str(out))
 
     found = verdict(done)
     assert found["verdict"] == "OK", (found["reasons"], done.stderr[-3000:])
@@ -202,9 +204,9 @@ def test_a_run_by_hand_lasts_until_it_is_ended(tmp_path: Path) -> None:
     """With certificates, which clients show; and the fault lasts for minutes where nobody mends it."""
     (tmp_path / "shown.toml").write_text(SHOWN + BOUNDS)
     out = tmp_path / "run"
-    words = ("chaos", "run", str(tmp_path / "shown.toml"), "--json", "--http", "--by-hand")
+    words = ("chaos", "run", str(tmp_path / "shown.toml"), "--json", "--metrics", "--hold-faults")
     run = subprocess.Popen(
-        [sys.executable, "-m", "distributedlog.cli.main", *words, "--out", str(out)],
+        [sys.executable, "-m", "distributedlog.cli.main", *words, "--output", str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -223,8 +225,8 @@ def test_a_run_by_hand_lasts_until_it_is_ended(tmp_path: Path) -> None:
         while any(out.glob("cluster/metadata1/memory")):
             assert time.monotonic() < limit
             time.sleep(0.2)
-        assert chaos("mend", str(out)).returncode == 0
-        assert chaos("mend", str(out), "--end").returncode == 0
+        assert chaos("end-faults", str(out)).returncode == 0
+        assert chaos("end-faults", str(out), "--end-run").returncode == 0
         done, errors = run.communicate(timeout=LONGEST_S)
     finally:
         run.kill()
@@ -236,7 +238,7 @@ def test_a_run_by_hand_lasts_until_it_is_ended(tmp_path: Path) -> None:
     kinds = {one["labels"]["instance"]: one["labels"]["kind"] for one in named}
     assert kinds["read-proxy1"] == "read-proxy"
     assert kinds["tail-2"] == "client"
-    late = chaos("mend", str(out), "--timeout", "1")
+    late = chaos("end-faults", str(out), "--timeout", "1")
     assert late.returncode == 1
     assert "no run is active in" in late.stderr
 
@@ -289,7 +291,7 @@ def test_what_needs_root_is_refused_by_name_without_it(tmp_path: Path) -> None:
             "chaos",
             "run",
             "power-all",
-            "--out",
+            "--output",
             str(tmp_path / "run"),
         ],
         capture_output=True,

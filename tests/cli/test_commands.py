@@ -46,7 +46,15 @@ def test_a_file_of_frames_holds_newlines_and_positions_select(
     file.write_bytes(frames)
 
     cluster.ok(
-        "log", "write", "frames", str(file), "--format", "frames", "--txid", "count", "--create"
+        "log",
+        "write",
+        "frames",
+        str(file),
+        "--format",
+        "frames",
+        "--txid-policy",
+        "count",
+        "--create",
     )
 
     assert cluster.ok("log", "read", "frames", "--format", "frames") == frames
@@ -183,7 +191,7 @@ def test_bad_names_and_positions_are_refused(cluster: Cluster) -> None:
 
 
 def test_status_and_bookies_show_everybody(cluster: Cluster) -> None:
-    status = json.loads(cluster.ok("status", "--json", "--wait", "healthy"))
+    status = json.loads(cluster.ok("status", "--json", "--wait"))
 
     assert status["healthy"] is True
     assert status["conditions"] == status["reasons"] == []
@@ -216,7 +224,7 @@ def test_a_placement_policy_is_set_refused_and_forgotten(cluster: Cluster) -> No
     assert said["policy"] == {"level": "host", "at_least": 2, "enforced": True}
     assert len([one["name"] for one in said["domains"]]) == 3
 
-    assert b"2 racks per write set, preferred" in cluster.ok("placement", "--default")
+    assert b"2 racks per write set, preferred" in cluster.ok("placement", "--reset")
 
 
 def test_who_puts_a_metadata_node_out_is_told_what_it_is_and_asked(cluster: Cluster) -> None:
@@ -367,7 +375,7 @@ def test_passes_have_keys_of_their_own(cluster: Cluster) -> None:
         ["write", "--rate", "20000"],
         ["write", "--rate", "20000", "--call", "bulk", "--logs", "2"],
         ["read", "--as", "columns"],
-        ["beside", "--as", "columns"],
+        ["interference", "--as", "columns"],
         ["tail", "--rate", "5000", "--as", "columns"],
     ],
 )
@@ -381,16 +389,16 @@ def test_save_replaces_a_file_only_with_force_and_streams_to_standard_output(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     save = tmp_path / "m.save"
-    cluster.ok("metadata", "save", str(save))
+    cluster.ok("metadata", "backup", str(save))
     first = save.read_bytes()
-    assert "Use --force" in cluster.fails(5, "metadata", "save", str(save))
+    assert "Use --force" in cluster.fails(5, "metadata", "backup", str(save))
     assert save.read_bytes() == first
-    cluster.ok("metadata", "save", str(save), "--force")
+    cluster.ok("metadata", "backup", str(save), "--force")
 
-    assert "a directory" in cluster.fails(2, "metadata", "save", str(tmp_path))
-    assert "DiskFull" in cluster.fails(1, "metadata", "save", "/dev/full")
+    assert "a directory" in cluster.fails(2, "metadata", "backup", str(tmp_path))
+    assert "DiskFull" in cluster.fails(1, "metadata", "backup", "/dev/full")
     streamed = tmp_path / "streamed.save"
-    streamed.write_bytes(cluster.ok("metadata", "save", "-"))
+    streamed.write_bytes(cluster.ok("metadata", "backup", "-"))
     node = ("--name", "m1", "--address", "127.0.0.1:1", "--data", str(tmp_path / "new"))
     cluster.ok("metadata", "restore", str(streamed), *node, "--force")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.save", "new", "streamed.save"]

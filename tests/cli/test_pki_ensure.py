@@ -180,7 +180,7 @@ def test_an_authority_without_its_certificate_is_not_replaced(tmp_path: Path) ->
 
 
 def test_another_ones_key_is_not_written_over(tmp_path: Path) -> None:
-    """`dlog pki issue user/x --out m1.tls`, by a slip: the node's key would be gone, without a word."""
+    """`dlog pki issue user/x --output m1.tls`, by a slip: the node's key would be gone, without a word."""
     make_authority(tmp_path / "pki", "test")
     out = tmp_path / "m1.tls"
     issue_if_own(tmp_path / "pki", "metadata/m1", out)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.processes
 @pytest.fixture(scope="module")
 def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with secured(tmp_path_factory.mktemp("secured"), bookies=1) as found:
-        found.dlog("trust", "require", "report", "--admin", "root")
+        found.dlog("trust", "set-mode", "report", "--admin", "root")
         found.dlog("user", "add", "etl")
         found.dlog("grant", "add", "etl", "owner", "orders/")
         yield found
@@ -82,8 +82,8 @@ def test_a_token_is_made_into_a_file_and_does_what_it_was_narrowed_to(it: Secure
     file = place / "orders.token"
     made = json.loads(
         it.dlog(
-            *("user", "token", "etl", "--days", "3", "--log", "orders/", "--right", "writer"),
-            *("--out", str(file), "--json"),
+            *("user", "token", "etl", "--days", "3", "--path", "orders/", "--role", "writer"),
+            *("--output", str(file), "--json"),
         ).stdout
     )
     assert (made["user"], made["file"]) == ("etl", str(file))
@@ -95,7 +95,7 @@ def test_a_token_is_made_into_a_file_and_does_what_it_was_narrowed_to(it: Secure
     by(it, file, "user", "token", "--days", "2", code=5)  # of one's own: a day, and not by this one
     by(it, file, "user", "token", "root", code=5)  # not an admin
 
-    again = it.dlog("user", "token", "etl", "--out", str(file), "--force").stderr
+    again = it.dlog("user", "token", "etl", "--output", str(file), "--force").stderr
     assert b"a token of etl until" in again
 
 
@@ -104,12 +104,20 @@ def test_what_a_token_cannot_be_is_said_in_one_line(it: Secured, tmp_path: Path)
     other.write_text("mine")
     bare = it.cluster.uri.rpartition("/")[0]
     for code, words, arguments in [
-        (5, "Use --force", ["user", "token", "etl", "--out", str(other)]),
-        (2, "--days", ["user", "token", "etl", "--days", "91", "--out", "x"]),
-        (2, "--days", ["user", "token", "etl", "--days", "0", "--out", "x"]),
-        (2, "no namespace", ["--uri", bare, "user", "token", "etl", "--log", "a", "--out", "x"]),
-        (2, "--right", ["user", "token", "etl", "--right", "operator", "--out", "x"]),
-        (2, "there is no user nobody", ["user", "token", "nobody", "--out", str(tmp_path / "n")]),
+        (5, "Use --force", ["user", "token", "etl", "--output", str(other)]),
+        (2, "--days", ["user", "token", "etl", "--days", "91", "--output", "x"]),
+        (2, "--days", ["user", "token", "etl", "--days", "0", "--output", "x"]),
+        (
+            2,
+            "no namespace",
+            ["--uri", bare, "user", "token", "etl", "--path", "a", "--output", "x"],
+        ),
+        (2, "--role", ["user", "token", "etl", "--role", "operator", "--output", "x"]),
+        (
+            2,
+            "there is no user nobody",
+            ["user", "token", "nobody", "--output", str(tmp_path / "n")],
+        ),
         (2, "metadata nodes", ["--uri", it.through, "trust", "rotate"]),
         (2, "metadata node addresses", ["--uri", it.through, "trust", "show"]),
     ]:
@@ -121,7 +129,7 @@ def test_what_a_token_cannot_be_is_said_in_one_line(it: Secured, tmp_path: Path)
 
 
 def test_a_token_on_the_terminal_is_the_only_thing_there(it: Secured) -> None:
-    done = by(it, directory_of("user/root"), "user", "token", "etl", "--out", "-")
+    done = by(it, directory_of("user/root"), "user", "token", "etl", "--output", "-")
     assert done.stdout.startswith(b"dlog1_")
     assert len(done.stdout.split()) == 1
     assert done.stderr == b""
@@ -130,7 +138,7 @@ def test_a_token_on_the_terminal_is_the_only_thing_there(it: Secured) -> None:
 def test_secrets_are_drawn_anew_and_what_two_rotations_leave_behind_is_void(it: Secured) -> None:
     old = it.place / "old"
     old.mkdir()
-    it.dlog("user", "token", "etl", "--out", str(old / "token"))
+    it.dlog("user", "token", "etl", "--output", str(old / "token"))
     etl = directory_of("user/etl")
     by(it, etl, "log", "write", "orders/a", "--create", uri=it.through, stdin="one\n")
 

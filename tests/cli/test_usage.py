@@ -77,10 +77,10 @@ COMMANDS = _leaves(command, ())
         ["proxy", "list", "--uri", "distributedlog+proxy://h:1/n"],
         ["grant", "add", "etl", "writer", ""],  # an unset variable is not the whole namespace
         ["grant", "revoke", "etl", ""],
-        ["user", "token", "etl", "--log", ""],
+        ["user", "token", "etl", "--path", ""],
         ["context", "use", "nowhere"],
         ["context", "set", "x", "nonsense"],
-        ["bench", "floor", "--size", "0"],
+        ["bench", "baseline", "--size", "0"],
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line_and_2(
@@ -124,7 +124,7 @@ def test_the_help_of_what_asks_no_cluster_shows_no_uri(capsys: pytest.CaptureFix
         "chaos", "check", "completion", "config", "context", "help", "local", "pki", "version",
     }  # fmt: skip
     every = {" ".join(path) for path, _ in COMMANDS if path[0] in of_groups}
-    assert alone == every | {"bench floor"}
+    assert alone == every | {"bench baseline"}
     assert serving == {
         f"serve {kind}" for kind in ("metadata", "bookie", "write-proxy", "read-proxy")
     }
@@ -181,9 +181,9 @@ def test_contexts_name_clusters(capsys: pytest.CaptureFixture[str]) -> None:
 DESTRUCTIVE = (
     ["log", "delete", "x"],
     ["log", "seal", "x"],
-    ["log", "truncate", "x", "--to", "1.0.0"],
-    ["log", "truncate", "x", "--txid", "7"],
-    ["log", "truncate", "x", "--up-to-subscriber", "cold"],
+    ["log", "truncate", "x", "--before", "1.0.0"],
+    ["log", "truncate", "x", "--before-txid", "7"],
+    ["log", "truncate", "x", "--before-position", "cold"],
 )
 
 
@@ -451,7 +451,7 @@ def test_what_a_reader_will_never_be_given_is_given_up_by_typing_the_ledgers_id(
         "ledger",
         "accept-loss",
         "7",
-        "--end",
+        "--last-kept",
         "3",
         "--reason",
         "gone",
@@ -639,7 +639,7 @@ def test_what_a_status_says_in_sentences_is_broken_between_words(
     assert "1 ledger waits for repair, 0 of them without a good copy; 1 entry repaired" in joined
 
 
-@pytest.mark.parametrize("words", [["write"], ["read"], ["tail"], ["beside"]])
+@pytest.mark.parametrize("words", [["write"], ["read"], ["tail"], ["interference"]])
 def test_a_bench_without_a_cluster_ends_at_its_timeout(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

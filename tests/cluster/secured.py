@@ -34,18 +34,18 @@ class Secured:
 
     def require(self, *grants: tuple[str, str, str]) -> None:
         """Have rights required; grants are user, role and path ("": the cluster's)."""
-        self.dlog("trust", "require", "report", "--admin", "root")
+        self.dlog("trust", "set-mode", "report", "--admin", "root")
         for user in dict.fromkeys(one[0] for one in grants):
             self.dlog("user", "add", user)
         for grant in grants:
             self.dlog("grant", "add", *filter(None, grant))
-        self.dlog("trust", "require", "enforce")
+        self.dlog("trust", "set-mode", "enforce")
 
     def token(self, user: str, *narrowing: str, name: str = "") -> Path:
         """A token's file, in a directory of its own."""
         file = self.place / (name or user) / "token"
         file.parent.mkdir()
-        self.dlog("user", "token", user, "--days", "2", *narrowing, "--out", str(file))
+        self.dlog("user", "token", user, "--days", "2", *narrowing, "--output", str(file))
         return file
 
 

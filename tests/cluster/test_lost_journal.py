@@ -83,7 +83,7 @@ def test_what_two_bookies_acknowledged_survives_the_loss_of_ones_journal(
     assert after.returncode == 0, after.stderr
     assert _lines(cluster) == [b"first", *lines, b"last"]
     if damage == "emptied":  # it looks again every 20 s at the latest
-        healthy = cluster.json("status", "--wait", "healthy", "--timeout", "110", codes=(0, 6))
+        healthy = cluster.json("status", "--wait", "--timeout", "110", codes=(0, 6))
         assert healthy["healthy"], healthy["reasons"]
 
 

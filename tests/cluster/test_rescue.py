@@ -28,8 +28,8 @@ class _Town:
             for node in cluster.plan.nodes
         }
         cluster.start()
-        self.ask("root", "trust", "require", "report", "--admin", "root", code=0)
-        self.ask("root", "trust", "require", "enforce", code=0)
+        self.ask("root", "trust", "set-mode", "report", "--admin", "root", code=0)
+        self.ask("root", "trust", "set-mode", "enforce", code=0)
 
     def ask(self, user: str, *words: str, code: int | None = None) -> str:
         """What a command says; ``code``: what it must end with."""

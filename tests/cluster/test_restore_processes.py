@@ -40,7 +40,7 @@ def test_metadata_comes_back_from_rot_from_a_save_and_then_from_one_node(tmp_pat
         assert cluster.run("log", "read", "a").stdout == kept
 
         save = str(tmp_path / "meta.save")
-        saved = cluster.json("metadata", "save", save)
+        saved = cluster.json("metadata", "backup", save)
         assert saved["members"] == nodes  # of the two that were filled up
         write(cluster, "lost", b"of after the save\n", "--create")
         cluster.kill(bookie)

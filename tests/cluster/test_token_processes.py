@@ -45,7 +45,7 @@ class Story:
         """Made into a directory of its own."""
         file = self.place / name / "token"
         file.parent.mkdir()
-        self.dlog("user", "token", "etl", "--days", "2", *narrowing, "--out", str(file))
+        self.dlog("user", "token", "etl", "--days", "2", *narrowing, "--output", str(file))
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert (file.parent / "ca.pem").read_text().startswith("-----BEGIN CERT")
         self.tokens.append(file.read_bytes().strip())
@@ -53,11 +53,11 @@ class Story:
 
     async def run(self) -> None:
         uri = self.cluster.uri
-        self.dlog("trust", "require", "report", "--admin", "root")
+        self.dlog("trust", "set-mode", "report", "--admin", "root")
         self.dlog("user", "add", "etl")
         self.dlog("grant", "add", "etl", "owner", "/")
-        self.dlog("trust", "require", "enforce")
-        whole, narrow = self.token("whole"), self.token("narrow", "--log", "x")
+        self.dlog("trust", "set-mode", "enforce")
+        whole, narrow = self.token("whole"), self.token("narrow", "--path", "x")
 
         async with (
             open_namespace(uri, config=by(whole)) as namespace,

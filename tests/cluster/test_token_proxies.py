@@ -94,7 +94,7 @@ def test_a_tokens_file_opens_proxies_until_it_is_revoked(tmp_path: Path) -> None
     with secured(tmp_path, bookies=1) as it:
         it.require(("etl", "owner", "/"))
         whole = it.token("etl", name="whole")
-        narrow = it.token("etl", "--log", "x", name="narrow")
+        narrow = it.token("etl", "--path", "x", name="narrow")
 
         async def limited() -> None:
             with trio.fail_after(120):

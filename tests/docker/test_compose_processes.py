@@ -92,7 +92,7 @@ def test_the_cluster_comes_up_and_asks_everybody_who_he_is(
     cluster: Containers, tmp_path: Path
 ) -> None:
     """Until `dlog status` answers through the credentials of a user, in the network and outside of it."""
-    well = cluster.run("dlog", "status", "--wait", "healthy", "--timeout", "60")
+    well = cluster.run("dlog", "status", "--wait", "--timeout", "60")
     assert well.returncode == 0, (well.stdout, well.stderr)
     as_admin = cluster.run("dlog", "whoami")
     assert as_admin.stdout.startswith(b"user/admin"), as_admin.stderr
@@ -163,7 +163,7 @@ def test_the_gateway_does_what_is_asked_as_the_user_who_asks(cluster: Containers
     where = f"https://{cluster.host('gateway')}:8491/v1/logs/over-http"
     made = cluster.run("dlog", "user", "add", "app")
     assert made.returncode == 0, made.stderr
-    token = cluster.run("dlog", "--credentials", "file:/tls/app", "user", "token", "--out", "-")
+    token = cluster.run("dlog", "--credentials", "file:/tls/app", "user", "token", "--output", "-")
     assert token.returncode == 0, token.stderr
     known = ssl.create_default_context(cafile=str(cluster.volume("tls-app") / "ca.pem"))
     known.check_hostname = False  # it is reached here at another address than there

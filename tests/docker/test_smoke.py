@@ -319,7 +319,7 @@ def test_a_scenario_is_played_on_containers(cluster: _Cluster, tmp_path: Path) -
     file = tmp_path / "few.toml"
     file.write_text(SCENARIO)
 
-    words = ("chaos", "run", str(file), "--on", "containers", "--out", str(tmp_path / "run"))
+    words = ("chaos", "run", str(file), "--on", "containers", "--output", str(tmp_path / "run"))
     done = _run(*_dlog(*words, "--json"), variables={"DLOG_IMAGE": IMAGE}, limit_s=300)
 
     result = json.loads(done.stdout)

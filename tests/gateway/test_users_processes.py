@@ -175,7 +175,7 @@ def test_what_is_asked_is_done_as_the_user_whose_token_is_sent(tmp_path: Path) -
             ("etl", "owner", "orders/"), ("ann", "writer", "orders/eu"), ("bob", "reader", "bills")
         )
         files = [it.token(name) for name in ("etl", "ann", "bob")]
-        files.append(it.token("etl", "--log", "orders/", "--right", "reader", name="narrow"))
+        files.append(it.token("etl", "--path", "orders/", "--role", "reader", name="narrow"))
         tokens = [file.read_text().strip() for file in files]
         with served(it) as (nobody, process, said):
             etl, ann, bob, narrow = map(nobody.with_token, tokens)

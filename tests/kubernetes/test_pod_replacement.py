@@ -93,7 +93,7 @@ class World:
         )
         authority, tls = self.folder / "pki", self.folder / "tls"
         self.shell(
-            f"dlog pki ensure --domain kubernetes --authority {authority} --out {tls} "
+            f"dlog pki ensure --domain kubernetes --authority {authority} --output {tls} "
             f"{names} user/operator user/app"
         )
         [settings] = [one["data"] for one in of_kind("ConfigMap") if "node.toml" in one["data"]]
@@ -164,7 +164,7 @@ class World:
         return len(lines.splitlines())
 
     def wait_until_healthy(self) -> None:
-        self.shell("admin dlog status --wait healthy --timeout 180")
+        self.shell("admin dlog status --wait --timeout 180")
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         made.wait_until_healthy()
         made.shell("admin dlog placement --level rack --at-least 2 --enforced")
         authorize = section("Start the cluster").split("admin dlog trust", 1)[1]
-        made.shell(f"admin dlog trust{authorize}\nadmin dlog trust require enforce --force")
+        made.shell(f"admin dlog trust{authorize}\nadmin dlog trust set-mode enforce --force")
         made.shell("admin dlog log create direct && admin dlog log create proxied", user="app")
         made.append(20)
         yield made

@@ -111,7 +111,7 @@ def transfer(campaign: Campaign, here: Path, records: int) -> None:
     """S31: an export, and a log of it again."""
     before, out = changes(campaign, "exported", records), here / "out"
     print("export", flush=True)
-    command = dlog("log", "export", "exported", "--to", str(out))
+    command = dlog("log", "export", "exported", "--output", str(out))
     campaign.until_done(command, done=out / manifest_name(1))
     print("import", flush=True)
     campaign.until_done(dlog("log", "import", str(out), "--log", "imported"))
@@ -125,7 +125,7 @@ def cold(campaign: Campaign, here: Path, records: int) -> None:
     limit = max(1_000, records // 10)
     campaign.example("cold_tier", "--log", "cold", *arguments, "--max-records", limit)
     point = subprocess.run(
-        dlog("log", "truncate", "cold", "--up-to-subscriber", "cold", "--force"),
+        dlog("log", "truncate", "cold", "--before-position", "cold", "--force"),
         env={**os.environ, **environment(), "DLOG_URI": campaign.uri},
         check=True,
         capture_output=True,

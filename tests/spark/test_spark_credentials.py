@@ -150,11 +150,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, P
         file = place / "etl" / "token"
         file.parent.mkdir()
         for words in (
-            ("trust", "require", "report", "--admin", "root"),
+            ("trust", "set-mode", "report", "--admin", "root"),
             ("user", "add", "etl"),
             *((("grant", "add", "etl", "owner", name)) for name in ("in", "out", "one")),
-            ("trust", "require", "enforce"),
-            ("user", "token", "etl", "--out", str(file)),
+            ("trust", "set-mode", "enforce"),
+            ("user", "token", "etl", "--output", str(file)),
         ):
             done = cluster.run("--credentials", f"file:{directory_of('user/root')}", *words)
             assert done.returncode == 0, done.stderr

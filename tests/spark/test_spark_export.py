@@ -82,7 +82,7 @@ def test_s31_exported_truncated_imported_and_exported_again(
     out.mkdir()
     (out / f"{0:019d}-{'0' * 32}.parquet").write_bytes(b"of an export that was killed")
 
-    made = told(capsys, "export", "a", "--to", out)
+    made = told(capsys, "export", "a", "--output", out)
     assert (made["records"], made["first_dlsn"], made["end_dlsn"]) == (2_000, "1.0.0", "3.0.0")
     assert made["bytes"] == sum(len(payload) for _, payload in before)
     change(uri, "a", lambda log: log.truncate(txid=2_000))
@@ -96,7 +96,7 @@ def test_s31_exported_truncated_imported_and_exported_again(
     assert (first["records"], again["already"]) == (2_000, True)
     assert (first["first_dlsn"], first["last_dlsn"]) == (again["first_dlsn"], again["last_dlsn"])
     assert orphans(uri, "b") == 0
-    twin = told(capsys, "export", "b", "--to", tmp_path / "twin")
+    twin = told(capsys, "export", "b", "--output", tmp_path / "twin")
     keys = ("records", "bytes", "digest")
     assert (
         [twin[key] for key in keys] == [made[key] for key in keys] == [first[key] for key in keys]
@@ -110,22 +110,22 @@ def test_a_part_of_a_log_and_what_cannot_be_exported(
     """Both ends are included, as in `dlog log read`; an empty part is an archive too."""
     fill(uri, "a", range(300), entry=100)
     part = told(
-        capsys, "export", "a", "--to", tmp_path / "p", "--from", "1.0.50", "--until", "1.2.9"
+        capsys, "export", "a", "--output", tmp_path / "p", "--from", "1.0.50", "--to", "1.2.9"
     )
     assert part["records"] == 160
     told(capsys, "import", tmp_path / "p", "--log", "b")
     assert records(uri, "b") == records(uri, "a")[50:210]
     change(uri, "a", lambda log: log.truncate(txid=300))
-    nothing = told(capsys, "export", "a", "--to", tmp_path / "n")
+    nothing = told(capsys, "export", "a", "--output", tmp_path / "n")
     assert (nothing["records"], nothing["files"]) == (0, 0)
     assert told(capsys, "import", tmp_path / "n", "--log", "c")["last_dlsn"] is None
     assert records(uri, "c") == []
 
     to = tmp_path / "x"
-    assert "LogTruncated" in refused(capsys, 3, "export", "a", "--to", to, "--from", "1.0.5")
-    assert 'log "z" does not exist' in refused(capsys, 3, "export", "z", "--to", to)
-    assert "not a DLSN" in refused(capsys, 2, "export", "a", "--to", to, "--from", "1.x")
-    assert "contains an archive" in refused(capsys, 5, "export", "a", "--to", tmp_path / "p")
+    assert "LogTruncated" in refused(capsys, 3, "export", "a", "--output", to, "--from", "1.0.5")
+    assert 'log "z" does not exist' in refused(capsys, 3, "export", "z", "--output", to)
+    assert "not a DLSN" in refused(capsys, 2, "export", "a", "--output", to, "--from", "1.x")
+    assert "contains an archive" in refused(capsys, 5, "export", "a", "--output", tmp_path / "p")
     assert not to.exists()
 
 
@@ -134,7 +134,7 @@ def test_an_import_that_is_refused_writes_nothing(
 ) -> None:
     """A flipped byte, a missing, a cut, an extra file, another manifest, another log: named in one line."""
     fill(uri, "a", range(100))
-    told(capsys, "export", "a", "--to", tmp_path)
+    told(capsys, "export", "a", "--output", tmp_path)
     (file,) = tmp_path.glob("*.parquet")
     (stated,) = tmp_path.glob("_manifest-*.json")
     data, manifest = file.read_bytes(), stated.read_bytes()
@@ -180,7 +180,7 @@ def test_txids_that_go_back_are_exported_and_imported(
             await writer.submit_columns([3, 4], [b"x", b"y"])
 
     trio.run(write)
-    told(capsys, "export", "a", "--to", tmp_path)
+    told(capsys, "export", "a", "--output", tmp_path)
     told(capsys, "import", tmp_path, "--log", "b")
 
     assert [row[4] for row in plain(uri, "b")] == [5, 6, 3, 4]
@@ -196,7 +196,7 @@ def test_log_with_keys_and_headers_is_not_exported(
 
     on(uri, write)
 
-    error = refused(capsys, 5, "export", "keyed", "--to", tmp_path / "archive")
+    error = refused(capsys, 5, "export", "keyed", "--output", tmp_path / "archive")
 
     assert "keys and headers" in error
 

@@ -160,7 +160,7 @@ def test_an_archive_in_an_object_store(
     assert frame.where("txid >= 290").count() == 10
     out = bucket(tmp_path / "out").location
     asked = ["--uri", uri, "--timeout", "60"]
-    assert run(["log", "export", "a", "--to", out, *asked]) == 0
+    assert run(["log", "export", "a", "--output", out, *asked]) == 0
     assert run(["log", "import", out, "--log", "b", *asked]) == 0
     assert [row[4:] for row in plain(uri, "b")] == [row[4:] for row in whole[250:]]
     assert "exported 50 records" in capsys.readouterr().err

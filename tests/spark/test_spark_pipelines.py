@@ -99,7 +99,7 @@ def test_a_cold_tier_and_a_truncated_log_are_the_log(
     assert run() == end
     assert history_manifest(archive) == made
 
-    assert dlog(["log", "truncate", "orders", "--up-to-subscriber", "cold", "--force"]) == 0
+    assert dlog(["log", "truncate", "orders", "--before-position", "cold", "--force"]) == 0
     assert rows(uri, "orders") == []
     assert both(spark, uri, archive) == whole
     put(uri, 500, first=2_500)

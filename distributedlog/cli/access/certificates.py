@@ -117,7 +117,7 @@ def issue_if_own(
     """As `issue`, but never replace the directory of another principal, whose key would be lost."""
     if _is_complete(out) and (other_principal := show(out).principal) != principal:
         raise InvalidRequest(
-            f"{out} belongs to {other_principal}: nothing was changed. Use another --out, or delete it first"
+            f"{out} belongs to {other_principal}: nothing was changed. Use another --output, or delete it"
         )
     issue(authority, principal, out, days=days, hosts=hosts)
 

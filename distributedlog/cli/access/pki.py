@@ -30,8 +30,8 @@ FOR_DAYS = click.option(
     cls=Group,
     examples="""
     dlog pki init --domain prod                         create an authority in ./pki
-    dlog pki issue metadata/m1 --out m1.tls             for dlog serve metadata --name m1 --tls m1.tls
-    dlog pki issue user/etl --out etl.tls               for dlog --credentials file:etl.tls status
+    dlog pki issue metadata/m1 --output m1.tls          for dlog serve metadata --name m1 --tls m1.tls
+    dlog pki issue user/etl --output etl.tls            for dlog --credentials file:etl.tls status
     dlog pki renew m1.tls
     dlog pki show m1.tls
     """,
@@ -63,13 +63,13 @@ def init(settings: Settings, domain: str, authority: Path) -> None:
 @command.command(
     cls=CliCommand,
     examples="""
-    dlog pki issue bookie/b4 --out b4.tls
-    dlog pki issue user/etl --out etl.tls --days 30
+    dlog pki issue bookie/b4 --output b4.tls
+    dlog pki issue user/etl --output etl.tls --days 30
     """,
 )
 @click.argument("principal", metavar="KIND/NAME")
 @click.option(
-    "--out", type=DIRECTORY, required=True, help="Directory to write; created if necessary."
+    "--output", type=DIRECTORY, required=True, help="Directory to write; created if necessary."
 )
 @AUTHORITY
 @FOR_DAYS
@@ -84,7 +84,7 @@ def init(settings: Settings, domain: str, authority: Path) -> None:
 def issue(
     settings: Settings,
     principal: str,
-    out: Path,
+    output: Path,
     authority: Path,
     days: int,
     hosts: tuple[str, ...],
@@ -95,8 +95,8 @@ def issue(
     """
     from .certificates import issue_if_own
 
-    issue_if_own(authority, principal, out, days=days, hosts=hosts)
-    settings.note(f"{out}: {principal}, for {days} days")
+    issue_if_own(authority, principal, output, days=days, hosts=hosts)
+    settings.note(f"{output}: {principal}, for {days} days")
 
 
 @command.command(
@@ -209,12 +209,12 @@ def show(settings: Settings, directory: Path) -> None:
 
 @command.command(
     cls=CliCommand,
-    examples="dlog pki ensure --domain compose --out /pki/nodes bookie/bookie1 user/admin",
+    examples="dlog pki ensure --domain compose --output /pki/nodes bookie/bookie1 user/admin",
 )
 @click.argument("principals", nargs=-1, required=True, metavar="KIND/NAME…")
 @click.option("--domain", required=True, help="Name of the cluster in certificates.")
 @click.option(
-    "--out",
+    "--output",
     type=DIRECTORY,
     required=True,
     help="Parent of the directories, which are named by NAME.",
@@ -233,7 +233,7 @@ def ensure(
     settings: Settings,
     principals: tuple[str, ...],
     domain: str,
-    out: Path,
+    output: Path,
     authority: Path,
     days: int,
     hosts: tuple[str, ...],
@@ -252,5 +252,5 @@ def ensure(
         raise click.UsageError(
             f"--host {unknown_principals[0]}=…: this principal is not among the arguments"
         )
-    for line in make(authority, domain, principals, out, days=days, hosts=hosts_of_principal):
+    for line in make(authority, domain, principals, output, days=days, hosts=hosts_of_principal):
         settings.note(line)

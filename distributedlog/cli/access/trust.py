@@ -46,8 +46,8 @@ class NamespaceUsageReport:
     cls=Group,
     examples="""
     dlog trust show
-    dlog trust require report --admin me      count the requests that would be refused
-    dlog trust require enforce                refuse them; requires an admin
+    dlog trust set-mode report --admin me     count the requests that would be refused
+    dlog trust set-mode enforce               refuse them; requires an admin
     dlog trust quota                          show the metadata usage and quotas of namespaces
     dlog trust rotate                         replace the secrets that open ledgers
     dlog trust audit                          list all changes of rights
@@ -109,13 +109,15 @@ def show(settings: Settings) -> None:
 
 
 @command.command(
-    cls=CliCommand, examples="dlog trust require report --admin me\ndlog trust require off"
+    name="set-mode",
+    cls=CliCommand,
+    examples="dlog trust set-mode report --admin me\ndlog trust set-mode off",
 )
 @click.argument("mode", type=click.Choice(list(MODES)))
 @click.option("--admin", default="", metavar="USER", help="User that also becomes an admin.")
 @force_option
 @common
-def require(settings: Settings, mode: str, admin: str, force: bool) -> None:
+def set_mode(settings: Settings, mode: str, admin: str, force: bool) -> None:
     """Set the authorization mode of the cluster.
 
     \b
@@ -141,8 +143,8 @@ def require(settings: Settings, mode: str, admin: str, force: bool) -> None:
     examples="""
     dlog trust quota                             show the usage and the quotas of namespaces
     dlog trust quota shop --keys 1000000 --mib 512
-    dlog trust quota shop --default              use the default quota again
-    dlog trust quota --all --ledgers 200000      set the default quota
+    dlog trust quota shop --reset                use the default quota again
+    dlog trust quota --default-quota --ledgers 200000
     """,
 )
 @click.argument("namespace", default="")
@@ -151,8 +153,12 @@ def require(settings: Settings, mode: str, admin: str, force: bool) -> None:
     "--mib", type=COUNT, metavar="N", help="Maximum size of these keys and values, in MiB."
 )
 @click.option("--ledgers", type=COUNT, metavar="N", help="Maximum number of ledgers.")
-@click.option("--default", "none", is_flag=True, help="Remove the quota of this namespace.")
-@click.option("--all", "of_all", is_flag=True, help="Set the default for all other namespaces.")
+@click.option("--reset", is_flag=True, help="Remove the stored quota: the default applies again.")
+@click.option(
+    "--default-quota",
+    is_flag=True,
+    help="Change the default quota, of all namespaces that have none of their own.",
+)
 @force_option
 @common
 def quota(
@@ -161,8 +167,8 @@ def quota(
     keys: int | None,
     mib: int | None,
     ledgers: int | None,
-    none: bool,
-    of_all: bool,
+    reset: bool,
+    default_quota: bool,
     force: bool,
 ) -> None:
     """Show or set the metadata quotas of namespaces.
@@ -172,18 +178,18 @@ def quota(
     that is already exceeded, asks for confirmation; without a terminal it fails.
     """
     limits = [keys, None if mib is None else mib * MIB, ledgers]
-    is_change = none or any(limit is not None for limit in limits)
-    if is_change and none == any(limit is not None for limit in limits):
-        raise click.UsageError("--default excludes --keys, --mib and --ledgers")
-    if bool(namespace) + of_all > 1 or (is_change and not (namespace or of_all)):
-        raise click.UsageError("specify either a NAMESPACE or --all")
+    is_change = reset or any(limit is not None for limit in limits)
+    if is_change and reset == any(limit is not None for limit in limits):
+        raise click.UsageError("--reset excludes --keys, --mib and --ledgers")
+    if bool(namespace) + default_quota > 1 or (is_change and not (namespace or default_quota)):
+        raise click.UsageError("specify either a NAMESPACE or --default-quota")
     if is_change:
         limit_texts = (
-            ("", "", "") if none else ("" if limit is None else str(limit) for limit in limits)
+            ("", "", "") if reset else ("" if limit is None else str(limit) for limit in limits)
         )
         namespace_text = namespace or "all namespaces without a quota"
         done_text = (
-            f"{namespace_text}: default quota" if none else f"the quota of {namespace_text} is set"
+            f"{namespace_text}: default quota" if reset else f"the quota of {namespace_text} is set"
         )
         question = f"set the quota of {namespace_text}"
         change_rights(

@@ -104,8 +104,8 @@ def remove(settings: Settings, name: str, force: bool) -> None:
     cls=CliCommand,
     examples="""
     dlog user token etl --days 30                              write etl.token with all rights of etl
-    dlog user token etl --log orders/ --right reader           restrict it to reading a directory
-    dlog user token --out mine/token                           create a token for yourself, for one day
+    dlog user token etl --path orders/ --role reader           restrict it to reading a directory
+    dlog user token --output mine/token                        create a token for yourself, for one day
     """,
 )
 @click.argument("name", required=False)
@@ -115,19 +115,19 @@ def remove(settings: Settings, name: str, force: bool) -> None:
     help="Validity in days (default 1, maximum 90; for your own token, maximum 1).",
 )
 @click.option(
-    "--log",
+    "--path",
     "paths",
     multiple=True,
     metavar="PATH",
     help="Restrict the token to a log, a directory/, or / for the namespace. Repeatable.",
 )
 @click.option(
-    "--right",
+    "--role",
     type=click.Choice(["reader", "writer", "owner", "producer", "consumer"]),
     default="reader",
-    help="Restrict the token to this role on the paths of --log (default reader).",
+    help="Restrict the token to this role on the paths of --path (default reader).",
 )
-@click.option("--out", metavar="FILE", help='File to write (default NAME.token); "-" is stdout.')
+@click.option("--output", metavar="FILE", help='File to write (default NAME.token); "-" is stdout.')
 @force_option
 @common
 def token(
@@ -135,8 +135,8 @@ def token(
     name: str | None,
     days: float | None,
     paths: tuple[str, ...],
-    right: str,
-    out: str | None,
+    role: str,
+    output: str | None,
     force: bool,
 ) -> None:
     """Create a token.
@@ -152,14 +152,14 @@ def token(
 
     namespace = parse_uri(settings.where()).path if paths else ""
     if paths and not namespace:
-        raise click.UsageError("--log requires a URI with a namespace")
+        raise click.UsageError("--path requires a URI with a namespace")
     if not all(paths):  # an unset variable of a script must not mean the whole namespace
         raise click.UsageError(
-            "--log is empty: specify a log, a directory/, or / for the whole namespace"
+            "--path is empty: specify a log, a directory/, or / for the whole namespace"
         )
-    scope = tuple((namespace, "" if path == "/" else path, ROLES[right]) for path in paths)
+    scope = tuple((namespace, "" if path == "/" else path, ROLES[role]) for path in paths)
     valid_s = int((1 if days is None else days) * 24 * 3600)
-    file = Path(out or f"{name or 'own'}.token")
+    file = Path(output or f"{name or 'own'}.token")
     target = confirmed_destination(file, force)
     authority = None if target.file is None else _authority_for(file, settings)
     with output_file(

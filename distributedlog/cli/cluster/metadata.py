@@ -6,7 +6,7 @@ import click
 
 from ..framework.options import CliCommand, Group, Settings, common, force_option, require_consent
 from ..framework.output import emit, optional_id_column, table
-from . import metadata_backups as saves
+from . import metadata_backups as backups
 
 if TYPE_CHECKING:
     from ...metadata.model.interface import MemberStatus
@@ -22,20 +22,20 @@ POLL_S = 0.25
     dlog metadata replace m2=h9:4181          the same, on another host
     dlog metadata add m4=h4:4181
     dlog metadata remove m4                   asks for confirmation; use --force in scripts
-    dlog metadata save meta.save              save all metadata, consistently
+    dlog metadata backup meta.backup          back up all metadata, consistently
     """,
 )
 def command() -> None:
-    """Show the metadata quorum; replace, add and remove its nodes, save and restore its data.
+    """Show the metadata quorum; replace, add and remove its nodes, back up and restore its data.
 
     The exit code is 5 if a change would lose the quorum or does not match the members.
     """
 
 
-command.add_command(saves.save)
-command.add_command(saves.restore)
-command.add_command(saves.force_new_cluster, "force-new-cluster")
-command.add_command(saves.gc)
+command.add_command(backups.backup)
+command.add_command(backups.restore)
+command.add_command(backups.force_new_cluster, "force-new-cluster")
+command.add_command(backups.gc)
 
 
 @command.command(cls=CliCommand, examples="dlog metadata show\ndlog metadata show --json")

@@ -1,4 +1,4 @@
-"""`dlog metadata save`, `restore`, `force-new-cluster`, `gc`: back up and restore the metadata."""
+"""`dlog metadata backup`, `restore`, `force-new-cluster`, `gc`: back up and restore the metadata."""
 
 import json
 import os
@@ -41,9 +41,9 @@ _data = click.option(
 @click.command(
     cls=CliCommand,
     examples="""
-    dlog metadata save /backup/meta-1.save
-    dlog metadata save m1.save --data /var/lib/dlog/m      from the disk of a stopped node
-    dlog metadata save - | zstd > meta-1.save.zst
+    dlog metadata backup /backup/meta-1.backup
+    dlog metadata backup m1.backup --data /var/lib/dlog/m     from the disk of a stopped node
+    dlog metadata backup - | zstd > meta-1.backup.zst
     """,
 )
 @click.argument("file", type=click.Path(path_type=Path))
@@ -54,8 +54,8 @@ _data = click.option(
 )
 @force_option
 @common
-def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None:
-    """Save a consistent snapshot of all metadata.
+def backup(settings: Settings, file: Path, data: Path | None, force: bool) -> None:
+    """Back up all metadata, consistently.
 
     FILE is written completely or not changed. A pipe, a device or "-" (standard output) receives a stream,
     which only "restore" verifies. Writers and readers continue. The file contains no data of bookies.
@@ -79,17 +79,17 @@ def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None
             async with open_locked(data / "metadata") as disk:
                 return await _write_backup(out, backup_file_chunks(await read_node_disk(disk)))
 
-    backup = run(work)
+    loaded = run(work)
     if target.stream is not None:
-        settings.note(_summary(backup))  # stdout may be the destination
+        settings.note(_summary(loaded))  # stdout may be the destination
     else:
-        _print_backup(settings, backup, file=str(file))
+        _print_backup(settings, loaded, file=str(file))
 
 
 @click.command(
     cls=CliCommand,
     examples="""
-    dlog metadata restore /backup/meta-1.save --data /var/lib/dlog/m --name m1 --address h1:4181
+    dlog metadata restore /backup/meta-1.backup --data /var/lib/dlog/m --name m1 --address h1:4181
     """,
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -103,10 +103,10 @@ def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None
 def restore(
     settings: Settings, file: Path, data: Path, name: str, address: str, force: bool
 ) -> None:
-    """Create a new one-node metadata quorum of the cluster from a saved file.
+    """Create a new one-node metadata quorum of the cluster from a backup.
 
     Use this only if a majority of the old nodes is lost. The old nodes must never run again. DIR of --data
-    must be empty. Then start the node, and add others with "dlog metadata add". Changes after the save are
+    must be empty. Then start the node, and add others with "dlog metadata add". Changes after the backup are
     lost. Deletions are suspended until "dlog metadata gc resume".
     """
     from ...cluster.declarations.config import format_address, parse_address
@@ -229,14 +229,14 @@ def show(settings: Settings) -> None:
         raise ExitWithCode(NO)
 
 
-@gc.command(cls=CliCommand, examples='dlog metadata gc hold --why "looking for log orders"')
+@gc.command(cls=CliCommand, examples='dlog metadata gc hold --reason "looking for log orders"')
 @click.option(
-    "--why",
+    "--reason",
     default="an operator has asked for it",
     help='Reason, shown by "dlog status" (default: an operator has asked for it).',
 )
 @common
-def hold(settings: Settings, why: str) -> None:
+def hold(settings: Settings, reason: str) -> None:
     """Hold all deletions until "resume".
 
     No bookie frees space in the meantime.
@@ -244,8 +244,10 @@ def hold(settings: Settings, why: str) -> None:
     from ...cluster.coordination import gc_hold as restored
     from ..connection.cluster_connection import quorum, run_call
 
-    run_call(settings, "the hold", lambda metadata: restored.hold_deletions(metadata, why), quorum)
-    _print_hold(settings, why)
+    run_call(
+        settings, "the hold", lambda metadata: restored.hold_deletions(metadata, reason), quorum
+    )
+    _print_hold(settings, reason)
 
 
 @gc.command(cls=CliCommand, examples="dlog metadata gc resume")
@@ -293,7 +295,7 @@ async def _write_backup(out: "OutputFile", chunks: AsyncIterator[bytes]) -> "Loa
 
     if out.unfinished is None:
         await write_backup(out.write_in_thread, passing())
-        return await restore_backup(again(), "the save")
+        return await restore_backup(again(), "the backup")
     await write_backup(out.write_in_thread, chunks)
     disk = DirectoryDisk(out.unfinished.parent)
     try:
@@ -349,7 +351,7 @@ def _summary(backup: "LoadedBackup") -> str:
     head = backup.head
     return (
         f"{_count_keys(backup)} keys of cluster {head.cluster_id} as of entry {head.index}"
-        f" (revision {backup.state.revision}) saved"
+        f" (revision {backup.state.revision}) backed up"
     )
 
 

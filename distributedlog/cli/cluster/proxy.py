@@ -15,7 +15,7 @@ from ..framework.output import emit, optional_id_column, table
     examples="""
     dlog proxy list
     dlog proxy owners w1
-    dlog proxy move orders --to w2
+    dlog proxy move orders --target w2
     dlog proxy drain w1
     dlog proxy balance
     """,
@@ -73,11 +73,12 @@ def owners(settings: Settings, proxy: str | None) -> None:
     )
 
 
-@command.command(cls=CliCommand, examples="dlog proxy move orders --to w2\ndlog proxy move orders")
+@command.command(
+    cls=CliCommand, examples="dlog proxy move orders --target w2\ndlog proxy move orders"
+)
 @click.argument("log")
 @click.option(
-    "--to",
-    "target",
+    "--target",
     default="",
     metavar="PROXY",
     help="Destination (default: the preferred other proxy of the log).",

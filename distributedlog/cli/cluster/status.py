@@ -23,7 +23,7 @@ CONTINUATION_INDENT = 4
     examples="""
     dlog status
     dlog status --probe                                append, sync and read a record, and measure each step
-    dlog status --wait healthy --timeout 60            for scripts that start clusters
+    dlog status --wait --timeout 60                    for scripts that start clusters
     dlog status --watch                                refresh every 2 s; without a terminal, print changes
     """,
 )
@@ -31,7 +31,9 @@ CONTINUATION_INDENT = 4
     "--probe", is_flag=True, help="Append, sync and read one record, and measure each step."
 )
 @click.option(
-    "--wait", type=click.Choice(["healthy"]), help="Wait for this state, up to --timeout."
+    "--wait",
+    is_flag=True,
+    help="Wait until the cluster is healthy, up to --timeout (then exit code 6).",
 )
 @click.option(
     "--watch",
@@ -42,7 +44,7 @@ CONTINUATION_INDENT = 4
     help=f"Refresh every S seconds (default {WATCH_S:g}) until Ctrl-C.",
 )
 @common
-def command(settings: Settings, probe: bool, wait: str | None, watch: float | None) -> None:
+def command(settings: Settings, probe: bool, wait: bool, watch: float | None) -> None:
     """Show the health of the cluster, and the reasons for it.
 
     \b
@@ -71,14 +73,14 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
         deadline = trio.current_time() + settings.timeout_s
         settings.where()  # sets the credentials of the selected context
         host = client_host("dlog")
-        async with quorum(settings, host, wait_for_start=wait is not None) as metadata:
+        async with quorum(settings, host, wait_for_start=wait) as metadata:
             while True:
                 cluster_status = await await_answer(
                     settings,
                     "the status",
                     lambda: status(metadata, max(1.0, deadline - trio.current_time()), host=host),
                 )
-                if cluster_status["healthy"] or wait is None or trio.current_time() >= deadline:
+                if cluster_status["healthy"] or not wait or trio.current_time() >= deadline:
                     break
                 await trio.sleep(POLL_S)
         if probe and cluster_status["logs"] is not None:

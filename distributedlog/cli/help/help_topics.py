@@ -90,7 +90,7 @@ An error is one line on stderr with its name and number, such as
 LogNotFound (510). With -vv, dlog also prints the traceback. Scripts can
 test for code 6, which commands return that check a condition:
 
-    dlog status --wait healthy --timeout 60
+    dlog status --wait --timeout 60
     dlog node can-stop b2 && ssh h2 systemctl restart dlog-bookie@b2
 
 If every address of the URI refuses connections for three seconds, the
@@ -159,7 +159,7 @@ a record never changes. Commands accept DLSNs, earliest and latest:
     dlog log read orders --from 12.7.0 --limit 10
     dlog log read orders --from-txid 1700000000000
     dlog log tail orders --from earliest
-    dlog log truncate orders --to 12.0.0
+    dlog log truncate orders --before 12.0.0
 
 A reader starts with the first record at or after the given position. Before
 the truncation point all records are deleted. A reader that starts there

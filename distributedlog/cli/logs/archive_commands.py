@@ -34,13 +34,13 @@ def add_to(group: click.Group) -> None:
 @click.command(
     cls=CliCommand,
     examples="""
-    dlog log export orders --to /backup/orders
-    dlog log export orders --to /backup/orders-12 --from 12.0.0
+    dlog log export orders --output /backup/orders
+    dlog log export orders --output /backup/orders-12 --from 12.0.0
     """,
 )
 @click.argument("name")
 @click.option(
-    "--to",
+    "--output",
     "directory",
     metavar="DIR",
     required=True,
@@ -54,14 +54,14 @@ def add_to(group: click.Group) -> None:
     help='First position (default "earliest").',
 )
 @click.option(
-    "--until", metavar="DLSN", help="Last position, inclusive (default: the end of the log)."
+    "--to", metavar="DLSN", help="Last position, inclusive (default: the end of the log)."
 )
 @click.option(
     "--master", default=MASTER, show_default=True, help="Spark master. All its hosts need DIR."
 )
 @common
 def export(
-    settings: Settings, name: str, directory: str, start: str, until: str | None, master: str
+    settings: Settings, name: str, directory: str, start: str, to: str | None, master: str
 ) -> None:
     """Export the records of a log to Parquet files in DIR.
 
@@ -72,7 +72,7 @@ def export(
     from ...log.format.dlsn import DLSN
 
     start_position = start if start == "earliest" else str(DLSN.parse(start))
-    end = "latest" if until is None else str(DLSN.parse(until).next())
+    end = "latest" if to is None else str(DLSN.parse(to).next())
     uri = settings.where()
     check_spark()
     _check_log(settings, name)

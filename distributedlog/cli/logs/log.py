@@ -48,7 +48,7 @@ def command() -> None:
     type=click.Choice(["auto", "strict", "count", "ms", "bytes"]),
     default="auto",
     show_default=True,
-    help="Rule for transaction IDs; see above.",
+    help="Policy for omitted transaction IDs: see above.",
 )
 @common
 def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> None:
@@ -379,10 +379,10 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
     help="Input format (dlog help formats).",
 )
 @click.option(
-    "--txid",
-    type=click.Choice(["time", "count"]),
-    help="How to set omitted transaction IDs: the time in ms (time) or the last ID + 1 (count). "
-    "IDs never decrease. Default: the policy of the log.",
+    "--txid-policy",
+    type=click.Choice(["count", "ms"]),
+    help="Policy for omitted transaction IDs: the last ID + 1 (count) or the time in ms (ms), never below the"
+    " last ID (default: the policy of the log).",
 )
 @click.option("--key", metavar="TEXT", help="The key of each record; the log must permit keys.")
 @click.option(
@@ -393,14 +393,14 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
     help="A header of each record, in addition to those in the input. Repeat the option for more.",
 )
 @click.option("--create", "create_", is_flag=True, help="Create the log if it does not exist.")
-@click.option("--takeover", is_flag=True, help="Fence another writer instead of waiting for it.")
+@click.option("--takeover", is_flag=True, help="Fence the current writer of the log.")
 @common
 def write(
     settings: Settings,
     name: str,
     file: BinaryIO,
     format_name: str,
-    txid: str | None,
+    txid_policy: str | None,
     key: str | None,
     headers: tuple[str, ...],
     create_: bool,
@@ -439,7 +439,7 @@ def write(
             name,
             file,
             format_name,
-            txid=txid,
+            txid_policy=txid_policy,
             create=create_,
             takeover=takeover,
             keyed=KeyedContent(b"", key_bytes, pairs) if key is not None or pairs else None,
@@ -558,29 +558,31 @@ def _read_records(settings: Settings, *, default: str, **option_values: Any) -> 
 @command.command(
     cls=CliCommand,
     examples="""
-    dlog log truncate orders --to 12.0.0
-    dlog log truncate orders --txid 1700000000000 --force
-    dlog log truncate orders --up-to-subscriber cold --force      for scripts: no confirmation
+    dlog log truncate orders --before 12.0.0
+    dlog log truncate orders --before-txid 1700000000000 --force
+    dlog log truncate orders --before-position cold --force       for scripts: no confirmation
     """,
 )
 @click.argument("name")
-@click.option("--to", metavar="DLSN", help="New first position: delete all records before it.")
+@click.option("--before", metavar="DLSN", help="Delete all records before this position.")
 @click.option(
-    "--txid",
+    "--before-txid",
     type=click.IntRange(0),
     help="Delete all records before the first one with this or a greater transaction ID.",
 )
 @click.option(
-    "--up-to-subscriber", metavar="POSITION", help="Delete all records before this named position."
+    "--before-position",
+    metavar="POSITION",
+    help="Delete all records before this named position.",
 )
 @force_option
 @common
 def truncate(
     settings: Settings,
     name: str,
-    to: str | None,
-    txid: int | None,
-    up_to_subscriber: str | None,
+    before: str | None,
+    before_txid: int | None,
+    before_position: str | None,
     force: bool,
 ) -> None:
     """Delete the oldest records of a log.
@@ -588,28 +590,33 @@ def truncate(
     This cannot be undone. The command prints the new truncation point. The point never moves backward, and
     never beyond the end of the log.
     """
-    if sum(option_value is not None for option_value in (to, txid, up_to_subscriber)) != 1:
-        raise click.UsageError("specify exactly one of --to, --txid, --up-to-subscriber")
+    if (
+        sum(option_value is not None for option_value in (before, before_txid, before_position))
+        != 1
+    ):
+        raise click.UsageError("specify exactly one of --before, --before-txid, --before-position")
     from ...log.format.dlsn import DLSN
     from ...runtime.interfaces.errors import InvalidRequest
     from ..connection.cluster_connection import run_call
 
-    given_dlsn = None if to is None else DLSN.parse(to)
-    limit_text = to or (f"txid {txid}" if txid is not None else f"position {up_to_subscriber}")
+    given_dlsn = None if before is None else DLSN.parse(before)
+    limit_text = before or (
+        f"txid {before_txid}" if before_txid is not None else f"position {before_position}"
+    )
     require_consent(
         f"delete the records of log {name} before {limit_text}, in {settings.where()}", force
     )
 
     async def call(logs: Any) -> DLSN:
         log, dlsn = logs.open_log(name), given_dlsn
-        if up_to_subscriber is not None:
-            dlsn = await log.positions.get(up_to_subscriber)
+        if before_position is not None:
+            dlsn = await log.positions.get(before_position)
             if dlsn is None:
                 raise InvalidRequest(
-                    f'log "{name}" has no position {up_to_subscriber!r}. To list its positions: '
+                    f'log "{name}" has no position {before_position!r}. To list its positions: '
                     f'"dlog log positions {name}"'
                 )
-        start_dlsn: DLSN = await log.truncate(dlsn, txid=txid)
+        start_dlsn: DLSN = await log.truncate(dlsn, txid=before_txid)
         return start_dlsn
 
     new_start = run_call(settings, f"truncating {name}", call)
@@ -695,29 +702,29 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
     cls=CliCommand,
     examples="""
     dlog log positions orders
-    dlog log positions orders --forget cold
+    dlog log positions orders --delete cold
     """,
 )
 @click.argument("name")
-@click.option("--forget", metavar="POSITION", help="Delete this position.")
+@click.option("--delete", "deleted", metavar="NAME", help="Delete the position of this name.")
 @force_option
 @common
-def positions(settings: Settings, name: str, forget: str | None, force: bool) -> None:
+def positions(settings: Settings, name: str, deleted: str | None, force: bool) -> None:
     """List the named positions of a log, and their subscribers.
 
     The list shows how long each position still prevents retention from deleting records.
     """
-    if forget is not None:
-        require_consent(f"delete position {forget} of log {name}, in {settings.where()}", force)
+    if deleted is not None:
+        require_consent(f"delete position {deleted} of log {name}, in {settings.where()}", force)
     from ...log.model.stored_settings import retention_of
     from ..connection.cluster_connection import await_answer, namespace, run
 
     async def work() -> None:
         async with namespace(settings) as logs:
             log_positions = logs.open_log(name).positions
-            if forget is not None:
+            if deleted is not None:
                 await await_answer(
-                    settings, f"forgetting {forget}", lambda: log_positions.delete(forget)
+                    settings, f"deleting {deleted}", lambda: log_positions.delete(deleted)
                 )
             dlsn_by_name = await await_answer(settings, f"positions of {name}", log_positions.list)
             held_s_by_name = await await_answer(
@@ -766,19 +773,19 @@ def _hold_text(remaining_s: float) -> str:
     cls=CliCommand,
     examples="""
     dlog log queues orders
-    dlog log queues orders --of resize --retry 17
-    dlog log queues orders --of resize --forget
+    dlog log queues orders --queue resize --retry 17
+    dlog log queues orders --delete resize
     """,
 )
 @click.argument("name")
-@click.option("--of", "queue", metavar="QUEUE", help="Work queue to change.")
+@click.option("--queue", metavar="QUEUE", help="Work queue of --retry and --drop.")
 @click.option(
     "--retry", type=click.IntRange(1), help="Number of a dead-lettered range to process again."
 )
 @click.option(
     "--drop", type=click.IntRange(1), help="Number of a dead-lettered range to drop permanently."
 )
-@click.option("--forget", is_flag=True, help="Delete the work queue.")
+@click.option("--delete", "deleted", metavar="NAME", help="Delete the work queue of this name.")
 @force_option
 @common
 def queues(
@@ -787,7 +794,7 @@ def queues(
     queue: str | None,
     retry: int | None,
     drop: int | None,
-    forget: bool,
+    deleted: str | None,
     force: bool,
 ) -> None:
     """List the work queues of a log, or change one.
@@ -795,27 +802,27 @@ def queues(
     The list shows the lowest unfinished position, remaining records, claims and dead-lettered ranges
     ("parked") of each queue.
     """
-    actions_given = (retry is not None) + (drop is not None) + forget
-    if actions_given > 1 or (queue is None) != (actions_given == 0):
-        raise click.UsageError(
-            "use --of with exactly one of --retry, --drop, --forget, or none of them"
-        )
-    if forget or drop is not None:
-        action_text = "delete" if forget else f"drop number {drop} of"
+    numbers_given = (retry is not None) + (drop is not None)
+    if numbers_given != (queue is not None) or (queue is not None and deleted is not None):
+        raise click.UsageError("use --queue with either --retry or --drop, --delete alone, or none")
+    changed_queue = queue if deleted is None else deleted
+    if deleted is not None or drop is not None:
+        action_text = "delete" if drop is None else f"drop number {drop} of"
         require_consent(
-            f"{action_text} work queue {queue} of log {name}, in {settings.where()}", force
+            f"{action_text} work queue {changed_queue} of log {name}, in {settings.where()}", force
         )
     from ...runtime.interfaces.errors import InvalidRequest
     from ..connection.cluster_connection import run_call
 
     async def call(logs: Any) -> Any:
         log = logs.open_log(name)
-        if queue is not None and queue not in await log.work_queues():
+        if changed_queue is not None and changed_queue not in await log.work_queues():
             raise InvalidRequest(  # opening it would create it
-                f'log "{name}" has no work queue {queue!r}. To list its work queues: "dlog log queues {name}"'
+                f'log "{name}" has no work queue {changed_queue!r}. To list its work queues:'
+                f' "dlog log queues {name}"'
             )
-        if forget:
-            await log.delete_work_queue(queue)
+        if deleted is not None:
+            await log.delete_work_queue(deleted)
         elif queue is not None:
             async with log.work_queue(queue) as work_queue:
                 await (work_queue.drop(drop) if retry is None else work_queue.retry(retry))

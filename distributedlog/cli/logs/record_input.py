@@ -112,7 +112,7 @@ async def write_stream(
     file: BinaryIO,
     format_name: str,
     *,
-    txid: str | None,
+    txid_policy: str | None,
     create: bool,
     takeover: bool,
     keyed: KeyedContent | None = None,
@@ -120,9 +120,9 @@ async def write_stream(
     """Append all records of ``file``, and print the summary, also after a failure.
 
     All records get the key and headers of ``keyed``. The writer is opened only when a first valid
-    record is available, because opening creates a segment. ``txid`` sets omitted transaction IDs: "time",
-    "count", or None for the policy of the log. Raises `LogNotFound` without ``create``, `OutcomeUnknown`
-    after the timeout, and the errors of the writer.
+    record is available, because opening creates a segment. ``txid_policy`` sets omitted transaction IDs:
+    "ms", "count", or None for the policy of the log. Raises `LogNotFound` without ``create``,
+    `OutcomeUnknown` after the timeout, and the errors of the writer.
     """
     stored = StoredSummary()
     source = _RecordSource(settings, file, format_name, keyed)
@@ -150,7 +150,7 @@ async def write_stream(
                     ):
                         writer = await stack.enter_async_context(log.open_writer(takeover=takeover))
                     stored.started_at = time.perf_counter()
-                    await _write_all(settings, writer, source, items, txid, stored)
+                    await _write_all(settings, writer, source, items, txid_policy, stored)
     except BaseException as group:
         error = innermost(group)
         stored.count_acknowledged()
@@ -239,11 +239,11 @@ async def _write_all(
     writer: Any,
     source: _RecordSource,
     first_items: Any,
-    txid: str | None,
+    txid_policy: str | None,
     stored: StoredSummary,
 ) -> None:
     with _Progress(settings, stored) as progress:
-        await _submit_all(settings, writer, source, first_items, txid, stored, progress)
+        await _submit_all(settings, writer, source, first_items, txid_policy, stored, progress)
     stored.count_acknowledged()
     if stored.failure is not None:
         raise stored.failure
@@ -255,12 +255,12 @@ async def _submit_all(
     writer: Any,
     source: _RecordSource,
     items: Any,
-    txid: str | None,
+    txid_policy: str | None,
     stored: StoredSummary,
     progress: "_Progress",
 ) -> None:
     while items:
-        txids, payloads = _columns(items, writer.last_txid, txid)
+        txids, payloads = _columns(items, writer.last_txid, txid_policy)
         try:
             with trio.fail_after(settings.timeout_s):
                 bulk = await writer.submit_columns(txids, payloads)
@@ -283,7 +283,7 @@ def _columns(
 ) -> tuple[Sequence[int | None] | None, list[bytes]]:
     """Return transaction IDs and payloads.
 
-    ``fill`` determines omitted transaction IDs. None leaves them to the log. ``time`` sets the same ID for
+    ``fill`` determines omitted transaction IDs. None leaves them to the log. ``ms`` sets the same ID for
     all records of the call, and never one below the last one.
     """
     if isinstance(items[0], bytes):

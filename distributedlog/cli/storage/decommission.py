@@ -19,7 +19,7 @@ SHOWN_LEDGERS_MAX = 10
     examples="""
     dlog decommission b3                               start, and show the progress
     dlog decommission b3 --wait --timeout 3600         wait until no ledger needs the bookie
-    dlog decommission b3 --by b7                       move its data to b7 if possible
+    dlog decommission b3 --target b7                   move its data to b7 if possible
     dlog decommission b3 --cancel                      cancel the decommission
     """,
 )
@@ -31,12 +31,15 @@ SHOWN_LEDGERS_MAX = 10
 )
 @click.option("--cancel", is_flag=True, help="Cancel the decommission.")
 @click.option(
-    "--by", default="", metavar="BOOKIE", help="Preferred destination of the data: a name or an ID."
+    "--target",
+    default="",
+    metavar="BOOKIE",
+    help="Preferred destination of the data: a name or an ID.",
 )
 @force_option
 @common
 def command(
-    settings: Settings, bookie: str, wait: bool, cancel: bool, by: str, force: bool
+    settings: Settings, bookie: str, wait: bool, cancel: bool, target: str, force: bool
 ) -> None:
     """Move all data off a bookie and remove it from the cluster.
 
@@ -58,8 +61,8 @@ def command(
     from ...cluster.status.safe_to_stop import decommission
     from ..connection.cluster_connection import await_answer, quorum, run
 
-    if cancel and (wait or by):
-        raise click.UsageError("--cancel excludes --wait and --by")
+    if cancel and (wait or target):
+        raise click.UsageError("--cancel excludes --wait and --target")
 
     async def work(is_forced: bool) -> tuple[Any, dict[str, Any]]:
         started_at = trio.current_time()
@@ -68,8 +71,8 @@ def command(
                 settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
             )
             names = await await_answer(settings, "the names", lambda: bookie_names(metadata))
-            successor = by and await await_answer(
-                settings, "finding the other", lambda: leaving.find_bookie(metadata, by)
+            successor = target and await await_answer(
+                settings, "finding the other", lambda: leaving.find_bookie(metadata, target)
             )
 
             async def change() -> None:

@@ -221,14 +221,16 @@ def recover(settings: Settings, ledger: int, force: bool) -> None:
     name="accept-loss",
     examples="""
     dlog ledger accept-loss 1042 --first 3 --last 9 --reason "disks of b2 and b4"
-    dlog ledger accept-loss 1042 --end 7741 --reason "disks of b2 and b4"     an open ledger
+    dlog ledger accept-loss 1042 --last-kept 7741 --reason "disks of b2 and b4"   an open ledger
     """,
 )
 @click.argument("ledger", type=click.IntRange(0))
 @click.option("--first", type=click.IntRange(0), help="First lost entry of a closed ledger.")
 @click.option("--last", type=click.IntRange(0), help="Last lost entry, inclusive.")
 @click.option(
-    "--end", type=click.IntRange(-1), help="Last entry that an open ledger keeps; -1 if none."
+    "--last-kept",
+    type=click.IntRange(-1),
+    help="Last entry that an open ledger keeps; -1 if none.",
 )
 @click.option("--reason", required=True, help="Reason, stored in the ledger and shown to readers.")
 @click.option(
@@ -243,7 +245,7 @@ def accept_loss(
     ledger: int,
     first: int | None,
     last: int | None,
-    end: int | None,
+    last_kept: int | None,
     reason: str,
     discard_copies: bool,
     force: bool,
@@ -260,9 +262,11 @@ def accept_loss(
     from ...ledger.model.ledger_metadata import LOSS_BY_CHARS_MAX, LOSS_WHY_CHARS_MAX, DeclaredLoss
     from ..connection.cluster_connection import run_call
 
-    if (end is None) == (first is None) or (first is None) != (last is None):
-        raise click.UsageError("specify either --first and --last, or --end")
-    loss_text = f"entries {first} to {last}" if end is None else f"all entries after {end}"
+    if (last_kept is None) == (first is None) or (first is None) != (last is None):
+        raise click.UsageError("specify either --first and --last, or --last-kept")
+    loss_text = (
+        f"entries {first} to {last}" if last_kept is None else f"all entries after {last_kept}"
+    )
     try:
         reason.encode()
     except UnicodeEncodeError:
@@ -276,12 +280,12 @@ def accept_loss(
         )
         pool = logs.ledgers.pool
         with (await bookie_names(logs.metadata)).names_in_errors():
-            if end is not None:
+            if last_kept is not None:
                 return await giving_up.force_close(
                     logs.metadata,
                     pool,
                     ledger,
-                    end,
+                    last_kept,
                     by=declared_by,
                     why=reason_text,
                     force=discard_copies,

@@ -19,7 +19,7 @@ SHOWN_LEDGERS_MAX = 20
     dlog placement --check                             check all ledgers; exit code 6 for violations
     dlog placement --level zone --at-least 2           set a preference
     dlog placement --level rack --at-least 2 --enforced
-    dlog placement --default                           remove the stored policy
+    dlog placement --reset                             remove the stored policy
     """,
 )
 @click.option(
@@ -37,7 +37,7 @@ SHOWN_LEDGERS_MAX = 20
     default=None,
     help="If this is impossible: create no ledger (enforced), or create it anyway (preferred).",
 )
-@click.option("--default", "forget", is_flag=True, help="Remove the stored policy.")
+@click.option("--reset", is_flag=True, help="Remove the stored policy: the default applies again.")
 @click.option("--check", is_flag=True, help="Check all ledgers; exit code 6 for violations.")
 @common
 def command(
@@ -45,14 +45,14 @@ def command(
     level: str | None,
     at_least: int | None,
     enforced: bool | None,
-    forget: bool,
+    reset: bool,
     check: bool,
 ) -> None:
     """Show or set the placement policy: the racks or zones that copies must span.
 
     Under every policy, copies are placed on different hosts while another host has free space. A new policy
-    applies to new data. Existing copies do not move; use "dlog repair --all --apart". Bookies declare their
-    location with --rack and --label. Their default host is the machine that they run on.
+    applies to new data. Existing copies do not move; use "dlog repair --all --fix-placement". Bookies declare
+    their location with --rack and --label. Their default host is the machine that they run on.
     """
     from ...cluster.status import placement_status as placing
     from ...cluster.status.bookie_names import bookie_names
@@ -60,11 +60,11 @@ def command(
 
     policy_options: dict[str, Any] = {"level": level, "at_least": at_least, "enforced": enforced}
     changes = {key: value for key, value in policy_options.items() if value is not None}
-    if forget and changes:
-        raise click.UsageError("--default excludes --level, --at-least, --enforced and --preferred")
+    if reset and changes:
+        raise click.UsageError("--reset excludes --level, --at-least, --enforced and --preferred")
 
     async def work(metadata: Any) -> tuple[Any, Any, list[tuple[int, str]]]:
-        if forget:
+        if reset:
             await placing.reset_policy(metadata)
         if changes:
             await placing.change_policy(metadata, changes)

@@ -20,8 +20,8 @@ SHOWN_LEDGERS_MAX = 10
     dlog repair 1042                                   one ledger; the entry lists of its bookies are compared
     dlog repair numbers                                the ledgers of a log
     dlog repair --bookie b3                            all ledgers on b3
-    dlog repair --all --rate 100                       check every ledger; copy at most 100 MiB/s
-    dlog repair --all --apart                          also move copies that violate the placement policy
+    dlog repair --all --throttle 100                   check every ledger; copy at most 100 MiB/s
+    dlog repair --all --fix-placement                  also move copies that violate the placement policy
     dlog repair --wait --timeout 3600                  retry until no copy is missing
     """,
 )
@@ -35,7 +35,7 @@ SHOWN_LEDGERS_MAX = 10
     "--all", "whole", is_flag=True, help="Check every ledger, not only those known to lack copies."
 )
 @click.option(
-    "--rate",
+    "--throttle",
     type=click.FloatRange(min=0, min_open=True),
     default=32.0,
     show_default=True,
@@ -46,7 +46,7 @@ SHOWN_LEDGERS_MAX = 10
     "--wait", is_flag=True, help="Retry waiting ledgers until --timeout expires (then exit code 6)."
 )
 @click.option(
-    "--apart",
+    "--fix-placement",
     is_flag=True,
     help="Also move copies that violate the placement policy, where possible.",
 )
@@ -57,9 +57,9 @@ def command(
     target: str | None,
     bookie: str | None,
     whole: bool,
-    rate: float,
+    throttle: float,
     wait: bool,
-    apart: bool,
+    fix_placement: bool,
     force: bool,
 ) -> None:
     """Copy missing replicas now, and show the progress.
@@ -89,7 +89,7 @@ def command(
         nonlocal started_at
         started_at = trio.current_time()
         async with namespace(settings) as logs, trio.open_nursery() as nursery:
-            repairer = _make_repairer(logs, rate, apart)
+            repairer = _make_repairer(logs, throttle, fix_placement)
             names = await await_answer(settings, "the names", lambda: bookie_names(logs.metadata))
             ledger_ids = await await_answer(
                 settings,
@@ -127,8 +127,8 @@ def _result_values(
     }
 
 
-def _make_repairer(logs: Any, rate: float, apart: bool) -> Any:
-    """Return a `ManualRepair` over the connections of these logs, limited to ``rate`` MiB per second."""
+def _make_repairer(logs: Any, throttle: float, fix_placement: bool) -> Any:
+    """Return a `ManualRepair` over the connections of these logs, limited to ``throttle`` MiB per second."""
     from ...cluster.repair import manual_repair as repair_now
     from ...runtime.machine import real_host
 
@@ -138,10 +138,10 @@ def _make_repairer(logs: Any, rate: float, apart: bool) -> Any:
         pool,
         pool.candidates,
         real_host("dlog repair").random.random,
-        bytes_per_s=max(1, int(rate * 1024 * 1024)),
-        policy=pool.required_placement if apart else lambda: pool.placement,
+        bytes_per_s=max(1, int(throttle * 1024 * 1024)),
+        policy=pool.required_placement if fix_placement else lambda: pool.placement,
         labels=pool.labels,
-        move_apart=apart,
+        move_apart=fix_placement,
     )
 
 

@@ -13,7 +13,7 @@ from ..framework.progress import show_progress
 @click.group(
     cls=Group,
     examples="""
-    dlog bench floor --data ./data
+    dlog bench baseline --directory ./data
     dlog bench write --seconds 10 --size 1024
     dlog bench write --rate 1000 --outstanding 1 --json
     dlog bench tail --rate 1000
@@ -23,13 +23,15 @@ from ..framework.progress import show_progress
 def command() -> None:
     """Measure rates and latencies.
 
-    All figures depend on the machine. Compare them with `dlog bench floor` of the same run.
+    All figures depend on the machine. Compare them with `dlog bench baseline` of the same run.
     """
 
 
-@command.command(cls=CliCommand, examples="dlog bench floor --data /mnt/disk --size 1024 --json")
+@command.command(
+    cls=CliCommand, examples="dlog bench baseline --directory /mnt/disk --size 1024 --json"
+)
 @click.option(
-    "--data",
+    "--directory",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     help="Directory on the device to measure (default: the temporary directory).",
 )
@@ -46,7 +48,7 @@ def command() -> None:
     help="Duration of all three measurements together, in seconds (default 6).",
 )
 @without_cluster()
-def floor(settings: Settings, data: Path | None, size: int, seconds: float) -> None:
+def baseline(settings: Settings, directory: Path | None, size: int, seconds: float) -> None:
     """Measure the baseline of this machine.
 
     The three measurements are a sync, a replicated sync, and framing at full speed.
@@ -54,19 +56,19 @@ def floor(settings: Settings, data: Path | None, size: int, seconds: float) -> N
     from ...testing.bench.measure.hardware_baseline import measure
 
     with show_progress(settings, lambda s: f"measuring for {seconds:g} s: {s:.0f} s"):
-        baseline = measure(data, size, seconds)
+        measured = measure(directory, size, seconds)
     if settings.json:
-        emit(baseline)
+        emit(measured)
         return
     _print_build(settings)
-    click.echo(f"append + fdatasync of {size} B      {_percentile_text(baseline['file'])}")
-    click.echo(f"three nodes sync, two answer      {_percentile_text(baseline['replicated'])}")
-    framing = baseline["framing"]
+    click.echo(f"append + fdatasync of {size} B      {_percentile_text(measured['file'])}")
+    click.echo(f"three nodes sync, two answer      {_percentile_text(measured['replicated'])}")
+    framing = measured["framing"]
     click.echo(
         f"framed, sent to three, synced     {framing['records_per_s']:,} records/s,"
         f" {framing['bytes_per_s'] / 1e6:,.0f} MB/s"
     )
-    click.echo(f"programs of other terminals used {baseline['others_cpu_pct']} % of the CPU")
+    click.echo(f"programs of other terminals used {measured['others_cpu_pct']} % of the CPU")
 
 
 _LOAD_OPTIONS = (
@@ -215,10 +217,10 @@ def tail(settings: Settings, **given: Any) -> None:
     _run_benchmark(settings, measure, given)
 
 
-@command.command(cls=CliCommand, examples="dlog bench beside --seconds 60")
+@command.command(cls=CliCommand, examples="dlog bench interference --seconds 60")
 @log_options
 @common
-def beside(settings: Settings, **given: Any) -> None:
+def interference(settings: Settings, **given: Any) -> None:
     """Measure single-record writes while another process reads at full speed, and count elections."""
     from ...testing.bench.cases.interference import measure
 

@@ -31,10 +31,10 @@ place_option = click.option(
     examples="""
     dlog chaos list
     dlog chaos run kills                               kill -9 and SIGSTOP for 60 s, then a report
-    dlog chaos run kills --seed 7 --seconds 300 --out ./kills-7
+    dlog chaos run kills --seed 7 --seconds 300 --output ./kills-7
     dlog chaos run my.toml --on containers
-    dlog chaos run strangers --http --by-hand --out ./drill
-    dlog chaos mend ./drill --end
+    dlog chaos run strangers --metrics --hold-faults --output ./drill
+    dlog chaos end-faults ./drill --end-run
     dlog chaos check ./kills-7/history                 check a stored history again
     """,
 )
@@ -47,7 +47,7 @@ def command() -> None:
     examples="""
     dlog chaos run kills
     dlog chaos run power-all --seed 3 --json
-    dlog chaos run my.toml --out ./run --keep-data
+    dlog chaos run my.toml --output ./run --keep-data
     """,
 )
 @click.argument("file", metavar="FILE")
@@ -59,20 +59,20 @@ def command() -> None:
 )
 @place_option
 @click.option(
-    "--out",
+    "--output",
     type=click.Path(path_type=Path, file_okay=False),
     help="New directory for history and report (default: ./chaos-NAME-SEED-TIME).",
 )
 @click.option("--keep-data", is_flag=True, help="Keep the data directories of the nodes.")
 @click.option(
-    "--http",
+    "--metrics",
     is_flag=True,
-    help="Serve /metrics of nodes and clients; OUT/cluster/targets.json lists them for Prometheus.",
+    help="Serve /metrics of nodes and clients; OUTPUT/cluster/targets.json lists them for Prometheus.",
 )
 @click.option(
-    "--by-hand",
+    "--hold-faults",
     is_flag=True,
-    help="Keep each fault, and the run, until dlog chaos mend ends it. Use it to practice runbooks.",
+    help="Keep each fault, and the run, until dlog chaos end-faults ends it. Use it to practice runbooks.",
 )
 @click.option(
     "--node-module",
@@ -87,10 +87,10 @@ def run(
     seed: int | None,
     seconds: float | None,
     place: str,
-    out: Path | None,
+    output: Path | None,
     keep_data: bool,
-    http: bool,
-    by_hand: bool,
+    metrics: bool,
+    hold_faults: bool,
     node_module: str,
 ) -> None:
     """Run a scenario (a TOML file, or the name of a packaged one) on a new cluster, and check the results.
@@ -104,15 +104,15 @@ def run(
     from ...testing.chaos.model.scenario_file import load
     from ...testing.chaos.run import runner
 
-    if http and place == "containers":
-        raise click.UsageError("--http requires processes: containers have their own HTTP pages")
+    if metrics and place == "containers":
+        raise click.UsageError("--metrics requires processes: containers have their own HTTP pages")
     scenario = load(file)
     seed = scenario.seed if seed is None else seed
-    directory = out or _default_directory(scenario.name, seed)
+    directory = output or _default_directory(scenario.name, seed)
     adapter_factory = _adapter_class(place)
     duration_s = seconds or scenario.seconds
     # An injected bug ends a run as FAIL, and a run by hand lasts until a person ends it.
-    if not node_module and not by_hand:
+    if not node_module and not hold_faults:
         _check_duration(scenario, duration_s)
 
     async def work(progress: ProgressLine) -> Any:
@@ -124,9 +124,9 @@ def run(
             seconds=duration_s,
             scenario_name=file,
             node_module=node_module,
-            http=http,
+            http=metrics,
             make_certificates=_certificates,
-            by_hand=by_hand,
+            by_hand=hold_faults,
             print_line=progress.note,
         )
 
@@ -179,29 +179,30 @@ def _report(settings: Settings, outcome: Any, keep_data: bool) -> None:
 
 
 @command.command(
+    name="end-faults",
     cls=CliCommand,
     examples="""
-    dlog chaos mend ./drill                            end the current faults: restart nodes, free disks
-    dlog chaos mend ./drill --end                      also end the run, and check its results
+    dlog chaos end-faults ./drill                      end the current faults: restart nodes, free disks
+    dlog chaos end-faults ./drill --end-run            also end the run, and check its results
     """,
 )
-@click.argument("directory", metavar="OUT", type=click.Path(exists=True, path_type=Path))
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--end", is_flag=True, help="Start no further faults: end the run and check its results."
+    "--end-run", is_flag=True, help="Start no further faults: end the run and check its results."
 )
 @without_cluster("timeout")
-def mend(settings: Settings, directory: Path, end: bool) -> None:
-    """End the current faults of a run that was started with --out OUT."""
+def end_faults(settings: Settings, directory: Path, end_run: bool) -> None:
+    """End the current faults of a run that was started with --output DIR."""
     from ...testing.chaos.run import runner
 
-    word = runner.END if end else runner.END_FAULTS
+    word = runner.END if end_run else runner.END_FAULTS
     runner.send_command(directory, word)
     give_up_at = time.monotonic() + settings.timeout_s
     while runner.is_pending(directory, word):
         if time.monotonic() > give_up_at:
             runner.withdraw_command(directory, word)
             raise click.ClickException(
-                f"no run is active in {directory}: dlog chaos run … --out {directory}"
+                f"no run is active in {directory}: dlog chaos run … --output {directory}"
             )
         time.sleep(runner.COMMANDS_POLL_S)
 

@@ -1,4 +1,4 @@
-"""The floor runs and says what the contract says (design: `dlog bench floor`)."""
+"""`dlog bench baseline` measures and returns the documented keys."""
 
 from pathlib import Path
 

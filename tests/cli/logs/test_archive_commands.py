@@ -11,7 +11,7 @@ from distributedlog.cli.main import run
 
 URI = "distributedlog://127.0.0.1:1/ns"
 COMMANDS = [
-    ["log", "export", "orders", "--to", "x", "--uri", URI],
+    ["log", "export", "orders", "--output", "x", "--uri", URI],
     ["log", "import", "x", "--log", "orders", "--uri", URI],
 ]
 

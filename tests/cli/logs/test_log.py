@@ -34,21 +34,21 @@ def test_who_shares_a_log_is_shown(cluster: Cluster) -> None:
     assert b"1.0.0 to" in cluster.ok("log", "queues", "shared")
     number = str(parked["number"])
     cluster.fails(2, "log", "queues", "shared", "--retry", number)
-    cluster.ok("log", "queues", "shared", "--of", "q", "--retry", number)
+    cluster.ok("log", "queues", "shared", "--queue", "q", "--retry", number)
     assert b"1.0.0 to" not in cluster.ok("log", "queues", "shared")
-    cluster.fails(2, "log", "queues", "shared", "--of", "q", "--drop", number, "--force")
-    for typo in (["--retry", number], ["--drop", number, "--force"], ["--forget", "--force"]):
-        assert "no work queue" in cluster.fails(2, "log", "queues", "shared", "--of", "p", *typo)
+    cluster.fails(2, "log", "queues", "shared", "--queue", "q", "--drop", number, "--force")
+    for typo in (["--retry", number], ["--drop", number, "--force"]):
+        assert "no work queue" in cluster.fails(2, "log", "queues", "shared", "--queue", "p", *typo)
+    assert "no work queue" in cluster.fails(
+        2, "log", "queues", "shared", "--delete", "p", "--force"
+    )
     (left,) = json.loads(cluster.ok("log", "queues", "shared", "--json"))["queues"]
     assert left["queue"] == "q"  # and a name that was mistyped makes none
-    assert (
-        cluster.ok("log", "queues", "shared", "--of", "q", "--forget", "--force")
-        == b"no work queues\n"
-    )
+    assert cluster.ok("log", "queues", "shared", "--delete", "q", "--force") == b"no work queues\n"
 
 
 def test_a_log_is_searched_cut_and_ended(cluster: Cluster) -> None:
-    cluster.ok("log", "write", "cut", "--create", "--txid", "count", stdin=b"0\n1\n2\n3\n")
+    cluster.ok("log", "write", "cut", "--create", "--txid-policy", "count", stdin=b"0\n1\n2\n3\n")
     assert cluster.ok("log", "find", "cut", "--txid", "2").decode().strip() == "1.0.2"
     found = json.loads(cluster.ok("log", "find", "cut", "--time", "2001-01-01", "--json"))
     assert found == {"name": "cut", "dlsn": "1.0.0"}
@@ -57,20 +57,22 @@ def test_a_log_is_searched_cut_and_ended(cluster: Cluster) -> None:
         log.positions.advance("cold", log.find(txid=1))
     found = json.loads(cluster.ok("log", "positions", "cut", "--json"))
     assert (found["positions"], found["holds_s"]) == ({"cold": "1.0.1"}, {})
-    cut = cluster.ok("log", "truncate", "cut", "--up-to-subscriber", "cold", "--json", "--force")
+    cut = cluster.ok("log", "truncate", "cut", "--before-position", "cold", "--json", "--force")
     assert json.loads(cut) == {"name": "cut", "truncated_to": "1.0.1"}
     assert (
-        cluster.ok("log", "truncate", "cut", "--txid", "2", "--force").decode().strip() == "1.0.2"
+        cluster.ok("log", "truncate", "cut", "--before-txid", "2", "--force").decode().strip()
+        == "1.0.2"
     )
     assert (
-        cluster.ok("log", "truncate", "cut", "--to", "1.0.0", "--force").decode().strip() == "1.0.2"
+        cluster.ok("log", "truncate", "cut", "--before", "1.0.0", "--force").decode().strip()
+        == "1.0.2"
     )
     assert cluster.ok("log", "read", "cut") == b"2\n3\n"
     shown = json.loads(cluster.ok("log", "show", "cut", "--json"))
     assert (shown["records"], shown["truncated_to"], shown["sealed"]) == (2, "1.0.2", False)
     assert shown["segments"][0]["status"] == "partly truncated"
     assert "1.0.2" in cluster.fails(3, "log", "read", "cut", "--from", "1.0.1")
-    assert cluster.ok("log", "positions", "cut", "--forget", "cold", "--force") == b"no positions\n"
+    assert cluster.ok("log", "positions", "cut", "--delete", "cold", "--force") == b"no positions\n"
 
     cluster.fails(5, "log", "seal", "cut")
     cluster.ok("log", "seal", "cut", "--force")
@@ -84,7 +86,7 @@ def test_the_entries_of_a_log_are_shown_and_what_is_truncated_is_not_counted(
 ) -> None:
     for first in (0, 3):
         lines = b"".join(b"%d\n" % (first + n) for n in range(3))
-        cluster.ok("log", "write", "seen", "--create", "--txid", "count", stdin=lines)
+        cluster.ok("log", "write", "seen", "--create", "--txid-policy", "count", stdin=lines)
     before = json.loads(cluster.ok("log", "show", "seen", "--json"))
 
     found = [
@@ -104,7 +106,7 @@ def test_the_entries_of_a_log_are_shown_and_what_is_truncated_is_not_counted(
     cluster.fails(3, "log", "inspect", "missing")
     cluster.ok("log", "create", "packed")
     cluster.ok("log", "config", "packed", "set", "codec=lz4")
-    cluster.ok("log", "write", "packed", "--txid", "time", stdin=b"the same\n" * 500)
+    cluster.ok("log", "write", "packed", "--txid-policy", "ms", stdin=b"the same\n" * 500)
     packed = [
         json.loads(line) for line in cluster.ok("log", "inspect", "packed", "--json").splitlines()
     ]
@@ -113,7 +115,7 @@ def test_the_entries_of_a_log_are_shown_and_what_is_truncated_is_not_counted(
     assert payload_bytes == 500 * len("the same")
     assert sum(one["bytes"] for one in packed) < payload_bytes
 
-    cluster.ok("log", "truncate", "seen", "--to", "2.0.0", "--force")
+    cluster.ok("log", "truncate", "seen", "--before", "2.0.0", "--force")
     after = json.loads(cluster.ok("log", "show", "seen", "--json"))
     assert after["records"] == 3
     assert (after["bytes"], after["truncated_bytes"]) == (
@@ -166,16 +168,16 @@ def test_a_log_and_its_namespace_are_configured(cluster: Cluster) -> None:
 
 def test_what_cannot_be_meant_is_one_line(cluster: Cluster) -> None:
     cluster.ok("log", "create", "plain")
-    assert "one of --to" in cluster.fails(2, "log", "truncate", "plain")
-    assert "one of --to" in cluster.fails(
-        2, "log", "truncate", "plain", "--to", "1.0.0", "--txid", "1"
+    assert "one of --before" in cluster.fails(2, "log", "truncate", "plain")
+    assert "one of --before" in cluster.fails(
+        2, "log", "truncate", "plain", "--before", "1.0.0", "--before-txid", "1"
     )
-    assert "1.x" in cluster.fails(2, "log", "truncate", "plain", "--to", "1.x")
+    assert "1.x" in cluster.fails(2, "log", "truncate", "plain", "--before", "1.x")
     assert "no position 'cold'" in cluster.fails(
-        2, "log", "truncate", "plain", "--up-to-subscriber", "cold", "--force"
+        2, "log", "truncate", "plain", "--before-position", "cold", "--force"
     )
     assert "not an ISO time" in cluster.fails(2, "log", "find", "plain", "--time", "yesterday")
-    cluster.fails(3, "log", "truncate", "missing", "--txid", "1", "--force")
+    cluster.fails(3, "log", "truncate", "missing", "--before-txid", "1", "--force")
     cluster.fails(3, "log", "seal", "missing", "--force")
 
 
@@ -215,7 +217,7 @@ def test_any_program_appends_to_any_log(cluster: Cluster) -> None:
                 writer.write(LogRecord(writer.last_txid + 1, b"c"))
         mixed = b'{"payload": "d"}\n{"txid": 4000000000000, "payload": "e"}\n{"payload": "f"}\n'
         cluster.ok("log", "write", name, "--format", "jsonl", stdin=mixed)
-        cluster.ok("log", "write", name, "--txid", "count", stdin=b"g\n")
+        cluster.ok("log", "write", name, "--txid-policy", "count", stdin=b"g\n")
         if policy != "strict":
             back = b'{"txid": 1, "payload": "h"}\n'
             cluster.ok("log", "write", name, "--format", "jsonl", stdin=back)

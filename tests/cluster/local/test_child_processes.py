@@ -188,7 +188,7 @@ def test_three_bookies_one_dead_for_a_while(cluster: Cluster) -> None:
     cluster.start("bookie3")
     after = cluster.run_script(script, "rolls", "d", "2")
     assert after.returncode == 0, after.stderr
-    healthy = cluster.json("status", "--wait", "healthy", "--timeout", "40", codes=(0, 6))
+    healthy = cluster.json("status", "--wait", "--timeout", "40", codes=(0, 6))
     assert healthy["healthy"], healthy["reasons"]
     copies = cluster.run_script(str(Path(__file__).parent.parent / "count_copies.py"), "rolls")
     assert copies.returncode == 0, copies.stdout + copies.stderr
@@ -322,7 +322,7 @@ def test_a_child_that_dies_is_told_and_with_restart_started_again(tmp_path: Path
     with_uri = {**environment(), "DLOG_URI": ready["uri"]}
     time.sleep(7)  # the dead one's lease
     status = preloaded.run(
-        dlog("status", "--wait", "healthy", "--timeout", "30", "--json"),
+        dlog("status", "--wait", "--timeout", "30", "--json"),
         env=with_uri,
     )
     parent.send_signal(signal.SIGTERM)

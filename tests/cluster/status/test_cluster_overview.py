@@ -223,7 +223,7 @@ async def test_health_follows_the_bookies_that_can_take_a_new_ledger(
 
 
 async def test_repairs_of_the_last_hour_are_shown_and_nothing_is_wrong() -> None:
-    """`dlog status --wait healthy` ends; an operator who looks within an hour sees it."""
+    """`dlog status --wait` ends; an operator who looks within an hour sees it."""
     repaired = (condition(Code.ENTRIES_REPAIRED, ledgers=3),)
     quorum = await _quorum("b1", "b2", "b3", conditions=repaired)
 

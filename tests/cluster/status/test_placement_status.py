@@ -143,7 +143,7 @@ async def test_a_policy_that_cannot_be_read_is_set_anew_as_a_whole_alone() -> No
 
     with pytest.raises(CorruptData, match=r"--at-least N with --enforced .* replaces it"):
         await placing.change_policy(metadata, {"level": "rack"})
-    with pytest.raises(CorruptData, match="--default"):
+    with pytest.raises(CorruptData, match="--reset"):
         await placing.placement_status(metadata)
     await placing.change_policy(metadata, asdict(ENFORCED))
 
