@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,29 @@ def test_every_command_has_the_common_options_and_a_variable_for_each_flag() -> 
     for path, one in COMMANDS:
         flags = {flag for option in one.params for flag in option.opts}
         assert {"--uri", "--json", "--timeout", "--quiet", "--verbose"} <= flags, path
+
+
+SHARED_FLAGS = {
+    "--delete": "names the object that it deletes",
+    "--limit": "names the objects that it counts",
+    "--output": "a directory or a file",
+}
+"""Flags whose help differs between commands, with the reason. Their meaning is the same in all of them."""
+
+
+def test_a_flag_has_one_meaning_in_all_commands() -> None:
+    meanings: dict[str, set[str]] = {}
+    for _, one in COMMANDS:
+        for option in one.params:
+            if isinstance(option, click.Option):
+                meaning = re.split(r"[.:;(]", option.help or "")[0].strip()
+                for flag in (*option.opts, *option.secondary_opts):
+                    takes = "nothing" if option.is_flag else "a value"
+                    meanings.setdefault(flag, set()).add(f"{meaning}; it takes {takes}")
+    several = {flag: said for flag, said in meanings.items() if len(said) > 1}
+
+    assert several.keys() == SHARED_FLAGS.keys(), several
+    assert len(SHARED_FLAGS) <= 5, "rename the flag instead"
 
 
 def test_the_help_of_what_asks_no_cluster_shows_no_uri(capsys: pytest.CaptureFixture[str]) -> None:

@@ -217,14 +217,14 @@ def show(settings: Settings, directory: Path) -> None:
     "--output",
     type=DIRECTORY,
     required=True,
-    help="Parent of the directories, which are named by NAME.",
+    help="Directory to write: parent of the directories, which are named by NAME.",
 )
 @click.option(
     "--host",
     "hosts",
     multiple=True,
     metavar="KIND/NAME=HOST,…",
-    help="Host names and addresses of a gateway for HTTPS. Repeatable.",
+    help="Host name or address of a gateway for HTTPS (several separated by commas). Repeatable.",
 )
 @AUTHORITY
 @FOR_DAYS

@@ -114,7 +114,7 @@ def show(settings: Settings) -> None:
     examples="dlog trust set-mode report --admin me\ndlog trust set-mode off",
 )
 @click.argument("mode", type=click.Choice(list(MODES)))
-@click.option("--admin", default="", metavar="USER", help="User that also becomes an admin.")
+@click.option("--admin", default="", metavar="USER", help="User that becomes an admin.")
 @force_option
 @common
 def set_mode(settings: Settings, mode: str, admin: str, force: bool) -> None:
@@ -153,7 +153,7 @@ def set_mode(settings: Settings, mode: str, admin: str, force: bool) -> None:
     "--mib", type=COUNT, metavar="N", help="Maximum size of these keys and values, in MiB."
 )
 @click.option("--ledgers", type=COUNT, metavar="N", help="Maximum number of ledgers.")
-@click.option("--reset", is_flag=True, help="Remove the stored quota: the default applies again.")
+@click.option("--reset", is_flag=True, help="Remove the stored value: the default applies again.")
 @click.option(
     "--default-quota",
     is_flag=True,

@@ -214,7 +214,9 @@ def _authority_for(file: Path, settings: Settings) -> bytes | None:
     cls=CliCommand, examples="dlog user revoke etl\ndlog user revoke etl --serial 5f0c"
 )
 @click.argument("name")
-@click.option("--serial", default="", help="Serial number of a certificate that is also refused.")
+@click.option(
+    "--serial", default="", help="Serial number of a certificate: the cluster also refuses it."
+)
 @common
 def revoke(settings: Settings, name: str, serial: str) -> None:
     """Revoke all present tokens of a user.

@@ -63,7 +63,7 @@ def show(settings: Settings) -> None:
 @click.option(
     "--wait/--no-wait",
     default=True,
-    help="Wait until the node votes, up to --timeout (default: --wait).",
+    help="Wait, up to --timeout: until the node votes (default: --wait).",
 )
 @common
 def replace(settings: Settings, node: str, wait: bool) -> None:
@@ -81,7 +81,7 @@ def replace(settings: Settings, node: str, wait: bool) -> None:
 @click.option(
     "--wait/--no-wait",
     default=True,
-    help="Wait until the node votes, up to --timeout (default: --wait).",
+    help="Wait, up to --timeout: until the node votes (default: --wait).",
 )
 @common
 def add(settings: Settings, node: str, wait: bool) -> None:

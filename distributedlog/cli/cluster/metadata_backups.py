@@ -34,7 +34,7 @@ _data = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="Data directory of the node.",
+    help="Data directory.",
 )
 
 
@@ -50,7 +50,7 @@ _data = click.option(
 @click.option(
     "--data",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Read the data directory of a stopped node instead of the quorum; it is not changed.",
+    help="Data directory (of a stopped node; it is read instead of the quorum, and not changed).",
 )
 @force_option
 @common
@@ -94,7 +94,7 @@ def backup(settings: Settings, file: Path, data: Path | None, force: bool) -> No
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_data
-@click.option("--name", required=True, help="Name of the node, as in --metadata lists.")
+@click.option("--name", required=True, help="Name of the node (as in --metadata lists).")
 @click.option(
     "--address", required=True, metavar="HOST:PORT", help="Address at which other nodes reach it."
 )
@@ -137,7 +137,9 @@ def restore(
 @_data
 @click.option("--name", help="Name of the node (default: its present name).")
 @click.option(
-    "--address", metavar="HOST:PORT", help="Address of the node (default: its present address)."
+    "--address",
+    metavar="HOST:PORT",
+    help="Address at which other nodes reach it (default: its present address).",
 )
 @force_option
 @common
@@ -233,7 +235,7 @@ def show(settings: Settings) -> None:
 @click.option(
     "--reason",
     default="an operator has asked for it",
-    help='Reason, shown by "dlog status" (default: an operator has asked for it).',
+    help='Reason: shown by "dlog status" (default: an operator has asked for it).',
 )
 @common
 def hold(settings: Settings, reason: str) -> None:

@@ -33,7 +33,7 @@ CONTINUATION_INDENT = 4
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait until the cluster is healthy, up to --timeout (then exit code 6).",
+    help="Wait, up to --timeout: until the cluster is healthy (otherwise exit code 6).",
 )
 @click.option(
     "--watch",

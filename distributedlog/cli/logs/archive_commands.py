@@ -44,7 +44,7 @@ def add_to(group: click.Group) -> None:
     "directory",
     metavar="DIR",
     required=True,
-    help="Destination: an empty or new directory, or the URL of an object store prefix.",
+    help="Directory to write: empty or new, or the URL of an object store prefix.",
 )
 @click.option(
     "--from",
@@ -118,7 +118,7 @@ def export(
 )
 @click.argument("directory", metavar="DIR")
 @click.option(
-    "--log", "name", metavar="NAME", required=True, help="Destination: a new or empty log."
+    "--log", "name", metavar="NAME", required=True, help="Log to use: a new or empty one."
 )
 @click.option(
     "--master", default=MASTER, show_default=True, help="Spark master. All its hosts need DIR."

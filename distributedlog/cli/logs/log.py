@@ -376,7 +376,7 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
     type=FORMAT,
     default="lines",
     show_default=True,
-    help="Input format (dlog help formats).",
+    help="Format of records (dlog help formats).",
 )
 @click.option(
     "--txid-policy",
@@ -459,17 +459,20 @@ def write(
 @click.option(
     "--from", "start", metavar="DLSN", help="First position (default: the earliest record)."
 )
-@click.option("--to", metavar="DLSN", help="End position, exclusive (default: the end of the log).")
+@click.option(
+    "--to", metavar="DLSN", help="Last position, inclusive (default: the end of the log)."
+)
 @common
 def count(settings: Settings, name: str, start: str | None, to: str | None) -> None:
     """Count the readable records of a log.
 
-    The command reads no records between the two positions.
+    Both positions are included. The command reads no records between them.
     """
     from ...log.format.dlsn import DLSN
     from ..connection.cluster_connection import run_call
 
-    first, end = (None if dlsn_text is None else DLSN.parse(dlsn_text) for dlsn_text in (start, to))
+    first = None if start is None else DLSN.parse(start)
+    end = None if to is None else DLSN.parse(to).next()
     record_count = run_call(
         settings, f"counting {name}", lambda logs: logs.open_log(name).count(first, end)
     )
@@ -488,7 +491,7 @@ def read_options(function: Any) -> Any:
             type=FORMAT,
             default="lines",
             show_default=True,
-            help="Output format (dlog help formats).",
+            help="Format of records (dlog help formats).",
         ),
         click.option("--limit", type=click.IntRange(0), help="Maximum number of records."),
         click.option("--to", metavar="DLSN", help="Last position, inclusive."),
@@ -498,7 +501,7 @@ def read_options(function: Any) -> Any:
             help="First transaction ID: start at the first record with this or a greater one.",
         ),
         click.option(
-            "--from", "start", metavar="DLSN", help='First position, "earliest" or "latest".'
+            "--from", "start", metavar="DLSN", help='First position (or "earliest", "latest").'
         ),
         click.argument("name"),
     ):

@@ -43,25 +43,25 @@ REOPEN_S = 2.0
     default=LISTEN,
     show_default=True,
     metavar="HOST:PORT",
-    help="Address of the web server.",
+    help="Address to listen on.",
 )
 @click.option(
     "--allow-host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="Host name of the console. Required if other machines can reach it. Repeatable.",
+    help="Host name by which clients connect. Required if other machines can reach it. Repeatable.",
 )
 @click.option(
     "--users",
     is_flag=True,
-    help="Use the rights of each user, who enters a token (dlog user token). --credentials then needs only a"
-    " ca.pem.",
+    help="Use the rights of each user: a user enters a token (dlog user token). --credentials then needs only"
+    " a ca.pem.",
 )
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Allow other machines to connect without TLS, for example behind a TLS proxy.",
+    help="Allow other machines to connect without TLS (for example behind a TLS proxy).",
 )
 @click.option("--no-payloads", is_flag=True, help="Show the sizes of records, never their content.")
 @click.option("--open", "open_", is_flag=True, help="Open the console in a browser.")

@@ -67,8 +67,8 @@ def with_common_node_options(function: Function) -> Function:
     options = [
         click.option(
             "--name",
-            help="Name of a metadata node in --metadata. For other nodes a display name; the default of a"
-            " bookie is the name of its directory.",
+            help="Name of the node: for a metadata node as in --metadata, otherwise a display name. The"
+            " default of a bookie is the name of its directory.",
         ),
         click.option(
             "--metadata",
@@ -98,7 +98,7 @@ def with_common_node_options(function: Function) -> Function:
             "--tls",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             metavar="DIR",
-            help='Certificate directory for TLS, created by "dlog pki issue". It also identifies the node.',
+            help='Certificate directory: created by "dlog pki issue". It also identifies the node.',
         ),
         click.option(
             "--transport",
@@ -108,7 +108,7 @@ def with_common_node_options(function: Function) -> Function:
         click.option(
             "--insecure",
             is_flag=True,
-            help="Allow other machines to connect without --tls. Every client then has all rights.",
+            help="Allow other machines to connect without TLS. Every client then has all rights.",
         ),
         click.option(
             "--end-with-stdin",
@@ -172,9 +172,7 @@ def metadata(settings: Settings, **option_values: Any) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of the index (default: in --data).",
 )
-@click.option(
-    "--rack", help="Rack of this bookie. Copies are placed in different racks if possible."
-)
+@click.option("--rack", help="Rack of the node. Copies are placed in different racks if possible.")
 @click.option(
     "--label",
     multiple=True,
@@ -186,7 +184,7 @@ def metadata(settings: Settings, **option_values: Any) -> None:
     "changes",
     multiple=True,
     metavar="OPTION=VALUE",
-    help='Value of an option of "dlog config show bookie", such as lost_after_s=10m. Repeatable.',
+    help='Value of an option (see "dlog config show bookie"), such as lost_after_s=10m. Repeatable.',
 )
 @without_cluster("timeout")
 def bookie(settings: Settings, **option_values: Any) -> None:
@@ -220,9 +218,9 @@ CHANGES = click.option(
     "changes",
     multiple=True,
     metavar="OPTION=VALUE",
-    help="Value of an option of a proxy, its logs or their ledgers (docs/reference/options.md). Repeatable.",
+    help="Value of an option (of a proxy, its logs or their ledgers; docs/reference/options.md). Repeatable.",
 )
-RACK = click.option("--rack", help="Rack of this proxy.")
+RACK = click.option("--rack", help="Rack of the node.")
 
 
 @command.command(
@@ -291,7 +289,7 @@ def _serve_proxy(settings: Settings, option_values: dict[str, Any], kind: str) -
     """,
 )
 @CONFIG
-@click.option("--name", help='Display name, also in logs (default "gateway").')
+@click.option("--name", help='Name of the node: a display name, also in logs (default "gateway").')
 @click.option(
     "--listen",
     metavar="HOST:PORT",
@@ -302,7 +300,7 @@ def _serve_proxy(settings: Settings, option_values: dict[str, Any], kind: str) -
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="Host name of the gateway. Required if other machines can reach it. Repeatable.",
+    help="Host name by which clients connect. Required if other machines can reach it. Repeatable.",
 )
 @click.option(
     "--token-file",
@@ -313,26 +311,26 @@ def _serve_proxy(settings: Settings, option_values: dict[str, Any], kind: str) -
 @click.option(
     "--users",
     is_flag=True,
-    help="Run each request with the rights of the user whose token (dlog user token) is sent. --credentials"
-    " then needs only a ca.pem.",
+    help="Use the rights of each user: requests send a token (dlog user token). --credentials then needs only"
+    " a ca.pem.",
 )
 @click.option(
     "--tls",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Directory with cert.pem and key.pem for HTTPS, from an authority that your clients trust.",
+    help="Certificate directory: cert.pem and key.pem for HTTPS, from an authority that your clients trust.",
 )
 @click.option(
     "--insecure",
     is_flag=True,
-    help="Allow other machines to connect without --tls, for example behind a TLS proxy.",
+    help="Allow other machines to connect without TLS (for example behind a TLS proxy).",
 )
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="OPTION=VALUE",
-    help='Value of an option of "dlog config show gateway". Repeatable.',
+    help='Value of an option (see "dlog config show gateway"). Repeatable.',
 )
 @click.option("--end-with-stdin", is_flag=True, help="End when stdin ends, for a parent process.")
 @common

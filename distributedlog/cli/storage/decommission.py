@@ -27,14 +27,14 @@ SHOWN_LEDGERS_MAX = 10
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait until the bookie is empty or --timeout expires (then exit code 6).",
+    help="Wait, up to --timeout: until the bookie is empty (otherwise exit code 6).",
 )
 @click.option("--cancel", is_flag=True, help="Cancel the decommission.")
 @click.option(
     "--target",
     default="",
     metavar="BOOKIE",
-    help="Preferred destination of the data: a name or an ID.",
+    help="Destination: preferred for the data; a name or an ID.",
 )
 @force_option
 @common

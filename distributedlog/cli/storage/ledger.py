@@ -225,14 +225,20 @@ def recover(settings: Settings, ledger: int, force: bool) -> None:
     """,
 )
 @click.argument("ledger", type=click.IntRange(0))
-@click.option("--first", type=click.IntRange(0), help="First lost entry of a closed ledger.")
-@click.option("--last", type=click.IntRange(0), help="Last lost entry, inclusive.")
+@click.option(
+    "--first",
+    type=click.IntRange(0),
+    help="First entry ID: of the lost entries of a closed ledger.",
+)
+@click.option(
+    "--last", type=click.IntRange(0), help="Last entry ID, inclusive: of the lost entries."
+)
 @click.option(
     "--last-kept",
     type=click.IntRange(-1),
     help="Last entry that an open ledger keeps; -1 if none.",
 )
-@click.option("--reason", required=True, help="Reason, stored in the ledger and shown to readers.")
+@click.option("--reason", required=True, help="Reason: stored in the ledger and shown to readers.")
 @click.option(
     "--discard-copies",
     is_flag=True,

@@ -37,7 +37,7 @@ SHOWN_LEDGERS_MAX = 20
     default=None,
     help="If this is impossible: create no ledger (enforced), or create it anyway (preferred).",
 )
-@click.option("--reset", is_flag=True, help="Remove the stored policy: the default applies again.")
+@click.option("--reset", is_flag=True, help="Remove the stored value: the default applies again.")
 @click.option("--check", is_flag=True, help="Check all ledgers; exit code 6 for violations.")
 @common
 def command(

@@ -29,7 +29,7 @@ SHOWN_LEDGERS_MAX = 10
 @click.option(
     "--bookie",
     metavar="BOOKIE",
-    help="Repair all ledgers on this bookie: a name, an ID, or the start of an ID.",
+    help="Only ledgers on this bookie: a name, an ID, or the start of an ID.",
 )
 @click.option(
     "--all", "whole", is_flag=True, help="Check every ledger, not only those known to lack copies."
@@ -43,7 +43,9 @@ SHOWN_LEDGERS_MAX = 10
     help="Maximum rate of copying, in MiB per second.",
 )
 @click.option(
-    "--wait", is_flag=True, help="Retry waiting ledgers until --timeout expires (then exit code 6)."
+    "--wait",
+    is_flag=True,
+    help="Wait, up to --timeout: retry the remaining ledgers (otherwise exit code 6).",
 )
 @click.option(
     "--fix-placement",

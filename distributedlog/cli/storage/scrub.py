@@ -22,7 +22,7 @@ POLL_S = 0.5
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait for verification and repair until --timeout expires (then exit code 6).",
+    help="Wait, up to --timeout: until all is verified and repaired (otherwise exit code 6).",
 )
 @common
 def command(settings: Settings, bookie: str, wait: bool) -> None:

@@ -45,7 +45,7 @@ def command() -> None:
     "--seconds",
     type=click.FloatRange(0.1),
     default=6.0,
-    help="Duration of all three measurements together, in seconds (default 6).",
+    help="Duration in seconds (default 6, for all three measurements together).",
 )
 @without_cluster()
 def baseline(settings: Settings, directory: Path | None, size: int, seconds: float) -> None:

@@ -50,6 +50,9 @@ def test_who_shares_a_log_is_shown(cluster: Cluster) -> None:
 def test_a_log_is_searched_cut_and_ended(cluster: Cluster) -> None:
     cluster.ok("log", "write", "cut", "--create", "--txid-policy", "count", stdin=b"0\n1\n2\n3\n")
     assert cluster.ok("log", "find", "cut", "--txid", "2").decode().strip() == "1.0.2"
+    middle = ("cut", "--from", "1.0.1", "--to", "1.0.2")  # every range includes both ends
+    assert cluster.ok("log", "read", *middle) == b"1\n2\n"
+    assert cluster.ok("log", "count", *middle) == b"2\n"
     found = json.loads(cluster.ok("log", "find", "cut", "--time", "2001-01-01", "--json"))
     assert found == {"name": "cut", "dlsn": "1.0.0"}
     with open_namespace(cluster.uri) as namespace:
