@@ -180,7 +180,7 @@ def test_no_line_of_a_list_of_commands_is_cut(
 
     assert run([*path, "--help"]) == 0
 
-    listed = capsys.readouterr().out.partition("Commands:")[2]
+    listed = capsys.readouterr().out.partition("Show this message and exit.\n")[2]
     assert listed
     assert [line for line in listed.splitlines() if line.endswith("...")] == []
     assert max(map(len, listed.splitlines())) <= 80

@@ -25,80 +25,104 @@ from .framework.standard_streams import open_standard_streams
     dlog status
     """,
     lazy={
-        "local": (".server.local", "Run a whole cluster on this machine."),
-        "serve": (
-            ".server.serve",
-            "Run one node: metadata, bookie, write-proxy, read-proxy or gateway.",
-        ),
-        "log": (
-            ".logs.log",
-            "Create, list, show, configure, rename, write, read, truncate, seal, delete, export logs.",
-        ),
-        "bookies": (".cluster.status", "List the bookies.", "bookies"),
-        "proxy": (
-            ".cluster.proxy",
-            "List write proxies and their logs; move a log, drain a proxy, balance proxies.",
-        ),
-        "under-replicated": (
-            ".storage.ledger",
-            "List ledgers that have fewer copies than required.",
-            "under_replicated",
-        ),
-        "ledger": (
-            ".storage.ledger",
-            "List, show, read and recover ledgers; drop lost entries.",
-        ),
-        "audit": (
-            ".storage.ledger",
-            "Check that the metadata records of logs and ledgers refer to each other.",
-            "audit",
-        ),
-        "scrub": (
-            ".storage.scrub",
-            "Read and verify all data of a bookie, and repair corrupt entries.",
-        ),
-        "repair": (".storage.repair", "Copy missing replicas now, and show the progress."),
-        "placement": (
-            ".storage.placement",
-            "Show or set the placement policy; list its violations.",
-        ),
-        "node": (".cluster.node", "Check whether nodes can be stopped."),
-        "decommission": (".storage.decommission", "Move all data off a bookie and remove it."),
-        "metadata": (
-            ".cluster.metadata",
-            "Show the metadata quorum; add, remove and replace its nodes; make backups.",
-        ),
-        "status": (".cluster.status", "Show the health of the cluster, and the reasons for it."),
-        "console": (".server.console", "Show the cluster in a browser: health, logs, records."),
-        "bench": (".testing.bench", "Measure rates and latencies, and the limits of the machine."),
-        "check": (
-            ".server.machine_check",
-            "Check whether a machine and a data directory are fit for a node.",
-        ),
-        "chaos": (
-            ".testing.chaos",
-            "Inject faults into a test cluster and check that no data is lost.",
-        ),
-        "pki": (".access.pki", "Issue the certificates of nodes and users."),
-        "user": (".access.user", "Create, list, disable and remove users."),
-        "grant": (".access.grant", "Manage the grants of users on logs."),
-        "trust": (
-            ".access.trust",
-            "Manage the authorization mode, quotas and secrets; show the audit log.",
-        ),
-        "whoami": (".access.trust", "Show your principal and your roles on the cluster.", "whoami"),
-        "context": (".connection.context", "Name clusters and select one."),
-        "help": (
-            ".help.help",
-            "Show help on a command, or on uris, contexts, exit-codes, environment, settings, positions,"
-            " durability, formats.",
-        ),
-        "completion": (".help.help", "Print the completion script of a shell.", "completion"),
-        "version": (".help.version", "Show the versions of dlog, Python and its packages."),
-        "config": (
-            ".server.config",
-            "List all options and their reasons; write and check node files.",
-        ),
+        "Start a cluster": {
+            "local": (".server.local", "Run a whole cluster on this machine."),
+            "serve": (
+                ".server.serve",
+                "Run one node: metadata, bookie, write-proxy, read-proxy or gateway.",
+            ),
+            "config": (
+                ".server.config",
+                "List all options and their reasons; write and check node files.",
+            ),
+            "check": (
+                ".server.machine_check",
+                "Check whether a machine and a data directory are fit for a node.",
+            ),
+        },
+        "Write and read logs": {
+            "log": (
+                ".logs.log",
+                "Create, list, show, configure, rename, write, read, truncate, seal, delete, export logs.",
+            ),
+            "context": (".connection.context", "Name clusters and select one."),
+        },
+        "Monitor": {
+            "status": (
+                ".cluster.status",
+                "Show the health of the cluster, and the reasons for it.",
+            ),
+            "bookies": (".cluster.status", "List the bookies.", "bookies"),
+            "under-replicated": (
+                ".storage.ledger",
+                "List ledgers that have fewer copies than required.",
+                "under_replicated",
+            ),
+            "audit": (
+                ".storage.ledger",
+                "Check that the metadata records of logs and ledgers refer to each other.",
+                "audit",
+            ),
+            "node": (".cluster.node", "Check whether nodes can be stopped."),
+            "console": (".server.console", "Show the cluster in a browser: health, logs, records."),
+        },
+        "Maintain data and nodes": {
+            "repair": (".storage.repair", "Copy missing replicas now, and show the progress."),
+            "scrub": (
+                ".storage.scrub",
+                "Read and verify all data of a bookie, and repair corrupt entries.",
+            ),
+            "decommission": (".storage.decommission", "Move all data off a bookie and remove it."),
+            "placement": (
+                ".storage.placement",
+                "Show or set the placement policy; list its violations.",
+            ),
+            "ledger": (
+                ".storage.ledger",
+                "List, show, read and recover ledgers; drop lost entries.",
+            ),
+            "metadata": (
+                ".cluster.metadata",
+                "Show the metadata quorum; add, remove and replace its nodes; make backups.",
+            ),
+            "proxy": (
+                ".cluster.proxy",
+                "List write proxies and their logs; move a log, drain a proxy, balance proxies.",
+            ),
+        },
+        "Manage access": {
+            "user": (".access.user", "Create, list, disable and remove users."),
+            "grant": (".access.grant", "Manage the grants of users on logs."),
+            "trust": (
+                ".access.trust",
+                "Manage the authorization mode, quotas and secrets; show the audit log.",
+            ),
+            "pki": (".access.pki", "Issue the certificates of nodes and users."),
+            "whoami": (
+                ".access.trust",
+                "Show your principal and your roles on the cluster.",
+                "whoami",
+            ),
+        },
+        "Measure and test": {
+            "bench": (
+                ".testing.bench",
+                "Measure rates and latencies, and the limits of the machine.",
+            ),
+            "chaos": (
+                ".testing.chaos",
+                "Inject faults into a test cluster and check that no data is lost.",
+            ),
+        },
+        "Get help": {
+            "help": (
+                ".help.help",
+                "Show help on a command, or on uris, contexts, exit-codes, environment, settings, positions,"
+                " durability, formats.",
+            ),
+            "completion": (".help.help", "Print the completion script of a shell.", "completion"),
+            "version": (".help.version", "Show the versions of dlog, Python and its packages."),
+        },
     },
 )
 @common_options

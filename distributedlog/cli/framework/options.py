@@ -257,9 +257,13 @@ class Group(CliCommand, click.Group):
 
     command_class = CliCommand
 
-    def __init__(self, *arguments: Any, lazy: dict[str, Lazy] | None = None, **rest: Any) -> None:
+    def __init__(
+        self, *arguments: Any, lazy: dict[str, dict[str, Lazy]] | None = None, **rest: Any
+    ) -> None:
         super().__init__(*arguments, **rest)
-        self.lazy = lazy or {}
+        self._tasks = lazy or {}
+        """Task to its commands, in the order of the help."""
+        self.lazy = {name: entry for task in self._tasks.values() for name, entry in task.items()}
         """Name to (module relative to `distributedlog.cli`, its help line). The click command in it is
         called ``command``, or has the name of the optional third element.
         """
@@ -340,13 +344,21 @@ class Group(CliCommand, click.Group):
         return path, innermost_command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands with their whole help lines, without importing lazy ones."""
-        rows = [(name, text) for name, (_, text, *_) in self.lazy.items()]
-        for name in self.commands:
-            subcommand = self.commands[name]
-            rows.append((name, subcommand.get_short_help_str(LINE_CHARS)))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Write the commands by task, with their whole help lines, without importing lazy ones."""
+        rows_by_task = {
+            task: [(name, text) for name, (_, text, *_) in commands.items()]
+            for task, commands in self._tasks.items()
+        }
+        if self.commands:
+            rows_by_task["Commands"] = [
+                (name, subcommand.get_short_help_str(LINE_CHARS))
+                for name, subcommand in self.commands.items()
+            ]
+        # One width for all tasks, so that the help lines are in one column.
+        name_width = max(len(name) for rows in rows_by_task.values() for name, _ in rows)
+        for task, rows in rows_by_task.items():
+            with formatter.section(task):
+                formatter.write_dl([(name.ljust(name_width), text) for name, text in rows])
 
 
 # --- destructive commands -------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """`dlog help`: each topic fits a terminal and can be typed; the help of a command is printed both ways."""
 
+import re
 from pathlib import Path
 
 import click
@@ -50,6 +51,17 @@ def test_the_list_of_commands_names_the_topics(capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     for name, topic in TOPICS.items():
         assert topic.title in said, name
+
+
+def test_commands_are_listed_by_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    lines = capsys.readouterr().out.partition("Options:")[2].splitlines()
+
+    tasks = [line for line in lines if re.fullmatch(r"[A-Z][a-z ]+:", line)]
+    listed = [line.split()[0] for line in lines if re.match(r"  [a-z]", line)]
+    assert "Write and read logs:" in tasks
+    assert len(tasks) == 7
+    assert listed == command.list_commands(click.Context(command))
 
 
 @pytest.mark.parametrize("words", [["log"], ["log", "read"], ["metadata", "gc", "resume"]])
