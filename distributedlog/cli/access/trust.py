@@ -1,5 +1,6 @@
 """`dlog trust`: manage the authorization mode, quotas and secrets, show denied requests and the audit log."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ import click
 from ..framework.errors import NO, ExitWithCode, print_notice
 from ..framework.options import CliCommand, Group, Settings, common, force_option, run_confirmed
 from ..framework.output import emit, rows_or_table, table
+from ..framework.progress import show_progress
 
 MIB = 1024 * 1024
 COUNT = click.IntRange(0, (1 << 63) - 1)
@@ -239,7 +241,7 @@ def rotate(settings: Settings, tokens: bool) -> None:
     """
     from ...cluster.auth.key_rotation import rotate_secrets as rotate_ledgers
     from ...uri import parse_uri
-    from ..connection.cluster_connection import await_answer, namespace, run
+    from ..connection.cluster_connection import namespace, run
 
     if parse_uri(settings.where()).is_proxied:
         raise click.UsageError(
@@ -253,21 +255,22 @@ def rotate(settings: Settings, tokens: bool) -> None:
         )
         bookies_behind: list[str] = []
     else:
+        waited_for = ["new secrets"]
+
+        def set_waited_for(bookies: Sequence[str]) -> None:
+            waited_for[:] = bookies
 
         async def work() -> tuple[int, list[str]]:
             async with namespace(settings) as opened:
-                return await await_answer(
-                    settings,
-                    "new secrets",
-                    lambda: rotate_ledgers(
+                with show_progress(
+                    settings, lambda s: f"waiting for {', '.join(waited_for)}: {s:.0f} s"
+                ):
+                    return await rotate_ledgers(
                         opened.metadata,
                         opened.ledgers.pool,
                         timeout_s=settings.timeout_s,
-                        on_waiting=lambda waited_for: settings.note(
-                            f"waiting for {', '.join(waited_for)}"
-                        ),
-                    ),
-                )
+                        on_waiting=set_waited_for,
+                    )
 
         number, bookies_behind = run(work)
     if settings.json:

@@ -6,6 +6,7 @@ import click
 
 from ..framework.options import CliCommand, Group, Settings, common, force_option, require_consent
 from ..framework.output import emit, optional_id_column, table
+from ..framework.progress import show_progress
 from . import metadata_backups as backups
 
 if TYPE_CHECKING:
@@ -143,16 +144,17 @@ def _change_members(
                 lambda: metadata.change_members(MembersRequest(kind, name, address)),
             )
             new_node_id = next((m.node_id for m in members if m.name == name and not m.votes), "")
-            while True:
-                members_now = await await_answer(settings, "the members", metadata.status)
-                if not wait or not new_node_id or _is_voting(members_now, name, new_node_id):
-                    break
-                if trio.current_time() >= deadline:
-                    raise RequestTimeout(
-                        f"node {name} is a learner and did not catch up within {settings.timeout_s:g} s."
-                        ' Catch-up continues; run "dlog metadata show" for progress'
-                    )
-                await trio.sleep(POLL_S)
+            with show_progress(settings, lambda s: f"{name} receives the metadata: {s:.0f} s"):
+                while True:
+                    members_now = await await_answer(settings, "the members", metadata.status)
+                    if not wait or not new_node_id or _is_voting(members_now, name, new_node_id):
+                        break
+                    if trio.current_time() >= deadline:
+                        raise RequestTimeout(
+                            f"node {name} is a learner and did not catch up within {settings.timeout_s:g} s."
+                            ' Catch-up continues; run "dlog metadata show" for progress'
+                        )
+                    await trio.sleep(POLL_S)
             print_members(settings, members_now)
 
     run(work)

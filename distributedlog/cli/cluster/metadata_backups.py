@@ -20,6 +20,7 @@ from ..framework.options import (
     require_consent,
 )
 from ..framework.output import emit, plural
+from ..framework.progress import show_progress
 
 if TYPE_CHECKING:
     from ...metadata.node.force_new_cluster import LoadedBackup
@@ -79,7 +80,8 @@ def backup(settings: Settings, file: Path, data: Path | None, force: bool) -> No
             async with open_locked(data / "metadata") as disk:
                 return await _write_backup(out, backup_file_chunks(await read_node_disk(disk)))
 
-    loaded = run(work)
+    with show_progress(settings, lambda s: f"backing up the metadata: {s:.0f} s"):
+        loaded = run(work)
     if target.stream is not None:
         settings.note(_summary(loaded))  # stdout may be the destination
     else:

@@ -8,6 +8,7 @@ import click
 from ..framework.errors import FAILED, ExitWithCode
 from ..framework.options import CliCommand, Group, Settings, common
 from ..framework.output import emit, optional_id_column, table
+from ..framework.progress import show_progress
 
 
 @click.group(
@@ -138,7 +139,8 @@ def balance(settings: Settings, dry_run: bool) -> None:
         async with quorum(settings) as metadata:
             return await balance_proxies(metadata, dry_run=dry_run)
 
-    moves = run(work)
+    with show_progress(settings, lambda s: f"moving logs: {s:.0f} s"):
+        moves = run(work)
     if settings.json:
         for log_move in moves:
             emit(log_move)

@@ -26,6 +26,7 @@ from ...runtime.net import tcp
 from ...runtime.process.process_memory import keep_freed_memory
 from ..framework.errors import innermost
 from ..framework.options import Settings
+from ..framework.progress import TICK_S, ProgressLine
 from .name_suggestions import name_near
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 STDOUT = 1
-WAIT_NOTICE_S = 3.0
-"""Seconds without an answer after which a note on the terminal names the pending request."""
+WAIT_NOTICE_S = 2.0
+"""Seconds without an answer after which the progress line names the pending request."""
 REFUSED_S = 3.0
 """Seconds of refused connections at every address after which the cluster is considered absent.
 
@@ -174,27 +175,39 @@ async def await_answer(
 
 @contextmanager
 def notice_when_slow(settings: Settings, description: str) -> Iterator[Callable[[], None]]:
-    """Name the pending request once on a terminal if it takes long. Yields a function that ends this."""
-    scope = trio.CancelScope()
-    if not sys.stderr.isatty():
-        yield scope.cancel
+    """Name the pending request in a progress line if it takes long. Yields a function that ends this.
+
+    Unlike `show_progress`, the line needs no thread, and it appears later: most answers arrive sooner.
+    """
+    scope, line, started_at = trio.CancelScope(), ProgressLine(settings), trio.current_time()
+
+    def stop() -> None:
+        scope.cancel()
+        line.remove()  # before any output of the caller
+
+    if not line.is_shown:
+        yield stop
         return
 
     async def tell() -> None:
         with scope:
             await trio.sleep(WAIT_NOTICE_S)
-            context_text = f', at the context "{settings.context}"' if settings.context else ""
-            settings.note(
-                f"no answer yet: {description}{context_text} (--timeout is {settings.timeout_s:g} s)"
-            )
+            while not scope.cancel_called:
+                context_text = f', at the context "{settings.context}"' if settings.context else ""
+                waited_s = trio.current_time() - started_at
+                line.show(
+                    f"no answer yet: {description}{context_text},"
+                    f" {waited_s:.0f} of {settings.timeout_s:g} s"
+                )
+                await trio.sleep(TICK_S)
 
     trio.lowlevel.spawn_system_task(
         tell
     )  # outside a nursery, so that errors of the block are not wrapped
     try:
-        yield scope.cancel
+        yield stop
     finally:
-        scope.cancel()
+        stop()
 
 
 def run_call(

@@ -1,7 +1,8 @@
 """Show one line of progress on stderr while a command runs for long.
 
 On a terminal the line is rewritten once per second. It is removed before other output, so that the two are
-never on one line. Nothing is shown with --quiet or --json, or if stderr is no terminal.
+never on one line. Nothing is shown with --quiet or --json, or if stderr is no terminal. Lines can be nested:
+the innermost one is shown.
 """
 
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 from .errors import print_stderr
 from .options import Settings
@@ -21,28 +23,33 @@ REMOVE = "\r\033[K"
 class ProgressLine:
     """The last line of a terminal. Threads may use it at the same time."""
 
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _lines: ClassVar[list["ProgressLine"]] = []
+    """The lines that were shown and not removed; only the last one is on the terminal."""
+
     def __init__(self, settings: Settings) -> None:
         self.is_shown = sys.stderr.isatty() and not settings.quiet and not settings.json
         """Whether the line is shown: stderr is a terminal, and neither --quiet nor --json is set."""
         self._settings = settings
-        self._lock = threading.Lock()
-        self._is_there = False
 
     def show(self, text: str) -> None:
-        """Replace the line."""
+        """Replace the line, unless a line that was shown later is on the terminal."""
         if not self.is_shown:
             return
         width = terminal_width(sys.stderr)
         with self._lock:
-            self._is_there = True
+            if self not in self._lines:
+                self._lines.append(self)
+            if self._lines[-1] is not self:
+                return
             # A line as wide as the terminal would wrap, and its first half would stay.
             print_stderr(f"\r{visible(text)[: None if width is None else width - 1]}\033[K")
 
     def remove(self) -> None:
         """Remove the line, if there is one. Idempotent."""
         with self._lock:
-            if self._is_there:
-                self._is_there = False
+            if self in self._lines:
+                self._lines.remove(self)
                 print_stderr(REMOVE)
 
     def note(self, text: str) -> None:

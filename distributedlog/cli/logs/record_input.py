@@ -25,16 +25,14 @@ from ...runtime.interfaces.errors import (
     OutcomeUnknown,
 )
 from ..connection.cluster_connection import await_answer, namespace, notice_when_slow
-from ..framework.errors import innermost, print_notice, print_stderr
+from ..framework.errors import innermost, print_notice
 from ..framework.options import Settings
 from ..framework.output import emit, plural, size
-from ..framework.progress import TICK_S, ProgressLine
+from ..framework.progress import show_progress
 from ..framework.standard_streams import read_some
 from .record_formats import parser
 
 CHUNK_BYTES = 256 * 1024
-PROGRESS_S = 10.0
-"""Seconds between progress lines if stderr is no terminal."""
 
 
 class StoredSummary:
@@ -83,6 +81,11 @@ class StoredSummary:
             self.first = self.first or self.last
             self.records += 1
             self.bytes += len(payload)
+
+    def progress_text(self) -> str:
+        """Return the stored amount and the rate so far."""
+        rate = self.records / max(time.perf_counter() - self.started_at, 1e-9)
+        return f"{plural(self.records, 'record')}, {size(self.bytes)}, {rate:,.0f} records/s"
 
     def summary(self) -> dict[str, Any]:
         """Return the documented keys of the JSON output."""
@@ -242,8 +245,8 @@ async def _write_all(
     txid_policy: str | None,
     stored: StoredSummary,
 ) -> None:
-    with _Progress(settings, stored) as progress:
-        await _submit_all(settings, writer, source, first_items, txid_policy, stored, progress)
+    with show_progress(settings, lambda _: stored.progress_text()):
+        await _submit_all(settings, writer, source, first_items, txid_policy, stored)
     stored.count_acknowledged()
     if stored.failure is not None:
         raise stored.failure
@@ -257,7 +260,6 @@ async def _submit_all(
     items: Any,
     txid_policy: str | None,
     stored: StoredSummary,
-    progress: "_Progress",
 ) -> None:
     while items:
         txids, payloads = _columns(items, writer.last_txid, txid_policy)
@@ -269,7 +271,6 @@ async def _submit_all(
         stored.add_bulk(bulk, payloads)
         if stored.is_rejected:
             break
-        progress.show()
         items = await source.next_records()
     try:
         with trio.fail_after(settings.timeout_s):
@@ -318,34 +319,3 @@ def _report_failure(settings: Settings, stored: StoredSummary, error: BaseExcept
     print_notice(
         f"{plural(stored.records, 'record is', 'records are')} certainly stored{last_text}"
     )
-
-
-class _Progress:
-    """Shows the stored amount: on a terminal as one line that is removed at the end, otherwise as lines."""
-
-    def __init__(self, settings: Settings, stored: StoredSummary) -> None:
-        self._is_enabled = not settings.quiet and not settings.json
-        self._line = ProgressLine(settings)
-        self._interval_s = TICK_S if self._line.is_shown else PROGRESS_S
-        self._stored = stored
-        self._next_at = time.perf_counter() + self._interval_s
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._line.remove()
-
-    def show(self) -> None:
-        """Show the progress if the interval has passed."""
-        now = time.perf_counter()
-        if not self._is_enabled or now < self._next_at:
-            return
-        self._next_at = now + self._interval_s
-        stored = self._stored
-        rate = stored.records / max(now - stored.started_at, 1e-9)
-        text = f"{plural(stored.records, 'record')}, {size(stored.bytes)}, {rate:,.0f} records/s"
-        if self._line.is_shown:
-            self._line.show(text)
-        else:
-            print_stderr(f"{text}\n")

@@ -8,6 +8,7 @@ import click
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Settings, common, force_option, run_confirmed
 from ..framework.output import RateEstimate, emit, plural, visible
+from ..framework.progress import show_progress
 
 POLL_S = 1.0
 SHOWN_LEDGERS_MAX = 10
@@ -97,30 +98,39 @@ def command(
 async def _wait_drained(
     settings: Settings, metadata: Any, bookie_id: str, names: Any, deadline: float
 ) -> Any:
-    """Wait until the deadline or until no ledger needs the bookie; return the last state of its drain."""
+    """Wait until the deadline or until no ledger needs the bookie; return the last state of its drain.
+
+    The progress line has the number of remaining ledgers. Reasons of waiting ledgers are printed when they
+    change.
+    """
     import trio
 
     from ...cluster.repair import decommission as leaving
     from ..connection.cluster_connection import await_answer
 
-    ledgers_left, shown_lines, rate_estimate = -1, [""], RateEstimate()
-    while True:
-        state = await await_answer(
-            settings,
-            "how far it is",
-            lambda: leaving.decommission_status(metadata, bookie_id, waiting_max=SHOWN_LEDGERS_MAX),
-        )
-        if state.drained or trio.current_time() + POLL_S >= deadline:
-            return state
-        lines = [
-            f"ledger {waiting_ledger.ledger}: {names.with_names(waiting_ledger.why)}"
-            for waiting_ledger in state.waiting
-        ]
-        if state.ledgers != ledgers_left or lines != shown_lines:
-            ledgers_left, shown_lines = state.ledgers, lines
-            estimate = rate_estimate.describe(trio.current_time(), ledgers_left)
-            settings.note("\n".join([f"{plural(ledgers_left, 'ledger')} left{estimate}", *lines]))
-        await trio.sleep(POLL_S)
+    shown_lines: list[str] = []
+    rate_estimate, progress_text = RateEstimate(), "reading the state of the bookie"
+    with show_progress(settings, lambda _: progress_text) as progress:
+        while True:
+            state = await await_answer(
+                settings,
+                "the state of the bookie",
+                lambda: leaving.decommission_status(
+                    metadata, bookie_id, waiting_max=SHOWN_LEDGERS_MAX
+                ),
+            )
+            if state.drained or trio.current_time() + POLL_S >= deadline:
+                return state
+            estimate = rate_estimate.describe(trio.current_time(), state.ledgers)
+            progress_text = f"{plural(state.ledgers, 'ledger')} left{estimate}"
+            lines = [
+                f"ledger {waiting_ledger.ledger}: {names.with_names(waiting_ledger.why)}"
+                for waiting_ledger in state.waiting
+            ]
+            if lines != shown_lines:
+                shown_lines = lines
+                progress.note("\n".join(lines))
+            await trio.sleep(POLL_S)
 
 
 def _print_progress(settings: Settings, names: Any, result: dict[str, Any], cancel: bool) -> None:

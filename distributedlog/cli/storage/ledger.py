@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
@@ -163,30 +164,38 @@ def show(settings: Settings, ledger: int) -> None:
 )
 @common
 def read(settings: Settings, ledger: int, first: int, limit: int, raw: bool) -> None:
-    """Print the confirmed entries of a ledger.
+    """Print the confirmed entries of a ledger, with the payload in hex.
 
-    The command prints one JSON object per line, with the payload in hex.
+    With --json, the command prints one object per line.
     """
-    from ..connection.cluster_connection import run_call
+    from ..connection.cluster_connection import await_answer, namespace, run
 
-    async def work(logs: Any) -> None:
-        reader = await logs.ledgers.open(ledger)
-        try:
-            next_entry, end = first, min(reader.lac, first + limit - 1)
-            while next_entry <= end:
-                for entry in await reader.read(next_entry, end, bytes_max=READ_BYTES):
-                    next_entry = entry.entry + 1
-                    if raw:
-                        sys.stdout.buffer.write(entry.payload)
-                    else:
-                        payload = bytes(entry.payload).hex()
-                        emit(
-                            {"entry": entry.entry, "bytes": len(entry.payload), "payload": payload}
-                        )
-        finally:
-            reader.close()
+    async def work() -> None:
+        async with namespace(settings) as logs:
+            reader = await await_answer(
+                settings, "opening the ledger", lambda: logs.ledgers.open(ledger)
+            )
+            try:
+                next_entry, end = first, min(reader.lac, first + limit - 1)
+                while next_entry <= end:
+                    read = partial(reader.read, next_entry, end, bytes_max=READ_BYTES)
+                    for entry in await await_answer(settings, "reading the ledger", read):
+                        next_entry = entry.entry + 1
+                        _print_entry(settings, entry, is_raw=raw)
+            finally:
+                reader.close()
 
-    run_call(settings, "reading", work)
+    run(work)
+
+
+def _print_entry(settings: Settings, entry: Any, *, is_raw: bool) -> None:
+    payload = bytes(entry.payload)
+    if is_raw:
+        sys.stdout.buffer.write(payload)
+    elif settings.json:
+        emit({"entry": entry.entry, "bytes": len(payload), "payload": payload.hex()})
+    else:
+        print(f"entry {entry.entry}  {size(len(payload))}  {payload.hex()}")
 
 
 @command.command(

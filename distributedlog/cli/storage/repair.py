@@ -7,8 +7,8 @@ import click
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Settings, common, force_option, run_confirmed
 from ..framework.output import emit, plural, size, visible
+from ..framework.progress import show_progress
 
-PROGRESS_S = 2.0
 RETRY_S = 2.0
 SHOWN_LEDGERS_MAX = 10
 
@@ -80,17 +80,10 @@ def command(
 
     if sum((target is not None, bookie is not None, whole)) > 1:
         raise click.UsageError("use only one of LEDGER or LOG, --bookie, --all")
-    started_at = 0.0
-
-    async def tell(repairer: Any) -> None:
-        while True:
-            await trio.sleep(PROGRESS_S)
-            settings.note(_progress_text(repairer, trio.current_time() - started_at))
 
     async def work(is_forced: bool) -> tuple[Any, dict[str, Any]]:
-        nonlocal started_at
         started_at = trio.current_time()
-        async with namespace(settings) as logs, trio.open_nursery() as nursery:
+        async with namespace(settings) as logs:
             repairer = _make_repairer(logs, throttle, fix_placement)
             names = await await_answer(settings, "the names", lambda: bookie_names(logs.metadata))
             ledger_ids = await await_answer(
@@ -98,12 +91,11 @@ def command(
                 "listing the ledgers to repair",
                 lambda: _ledgers_to_repair(logs, target, bookie, whole),
             )
-            nursery.start_soon(tell, repairer)
             deadline = started_at + settings.timeout_s if wait else None
-            complete_count, incomplete = await _run_passes(
-                settings, repairer, ledger_ids, names, is_forced, deadline
-            )
-            nursery.cancel_scope.cancel()
+            with show_progress(settings, lambda s: _progress_text(repairer, s)):
+                complete_count, incomplete = await _run_passes(
+                    settings, repairer, ledger_ids, names, is_forced, deadline
+                )
         seconds = trio.current_time() - started_at
         return names, _result_values(repairer, complete_count, incomplete, seconds)
 

@@ -7,6 +7,7 @@ import click
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Settings, common
 from ..framework.output import emit, plural, visible
+from ..framework.progress import show_progress
 
 POLL_S = 0.5
 
@@ -72,7 +73,8 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
         output = {"bookie": bookie_id, "reading": is_reading, "done": is_done, **(corruption or {})}
         return visible(names.name(bookie_id)), output
 
-    bookie_name, result = run(work)
+    with show_progress(settings, lambda s: f"verifying bookie {bookie}: {s:.0f} s"):
+        bookie_name, result = run(work)
     if settings.json:
         emit(result)
     elif result["reading"]:

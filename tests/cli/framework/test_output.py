@@ -13,7 +13,8 @@ from distributedlog.cli.framework import named_clusters
 from distributedlog.cli.framework.errors import print_notice, report
 from distributedlog.cli.framework.options import Settings
 from distributedlog.cli.framework.output import RateEstimate, table, visible
-from distributedlog.cli.logs.record_input import StoredSummary, _Progress
+from distributedlog.cli.framework.progress import ProgressLine
+from distributedlog.cli.logs.record_input import StoredSummary
 from distributedlog.cli.main import run
 from distributedlog.cluster.declarations.config import parse_address
 from distributedlog.runtime.interfaces.errors import InvalidRequest, LogNotFound
@@ -48,10 +49,7 @@ def nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_who_reads_no_remarks_ends_no_command(nobody_reads: None) -> None:
     """`dlog log write … 2>&1 | head -1` ended half way, with exit code 0."""
-    progress = _Progress(Settings(), StoredSummary())
-    progress._next_at = 0.0
-
-    progress.show()
+    ProgressLine(Settings()).show(StoredSummary().progress_text())
     print_notice("x")
     Settings().note("x")
 

@@ -59,6 +59,20 @@ def test_a_line_does_not_wrap_and_moves_no_cursor() -> None:
         assert _screen(terminal.getvalue()) == [("x\\x1b[2J" + "y" * 100)[:39]]
 
 
+def test_the_innermost_of_nested_lines_is_shown() -> None:
+    with _terminal() as terminal:
+        outer, inner = ProgressLine(Settings()), ProgressLine(Settings())
+        outer.show("repairing")
+        inner.show("no answer yet")
+        outer.show("repairing again")
+        assert _screen(terminal.getvalue()) == ["no answer yet"]
+        inner.remove()
+        outer.show("repairing")
+        assert _screen(terminal.getvalue()) == ["repairing"]
+        outer.remove()
+        assert _screen(terminal.getvalue()) == [""]
+
+
 @pytest.mark.parametrize("settings", [Settings(quiet=True), Settings(json=True)])
 def test_nothing_is_shown_to_programs(settings: Settings) -> None:
     with _terminal() as terminal:
