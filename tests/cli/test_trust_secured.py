@@ -96,7 +96,7 @@ def test_a_token_is_made_into_a_file_and_does_what_it_was_narrowed_to(it: Secure
     by(it, file, "user", "token", "root", code=5)  # not an admin
 
     again = it.dlog("user", "token", "etl", "--output", str(file), "--force").stderr
-    assert b"a token of etl until" in again
+    assert b"of user etl, valid until" in again
 
 
 def test_what_a_token_cannot_be_is_said_in_one_line(it: Secured, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -200,6 +201,30 @@ def test_contexts_name_clusters(capsys: pytest.CaptureFixture[str]) -> None:
         "* b      distributedlog://h:2/n\n"
         "  c ä 😀  distributedlog://h:3/n\n"
     )
+
+
+def test_changes_are_reported_in_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+    changes = (
+        (["set", "a", "distributedlog://h:1/n"], "stored context a and selected it", "stored"),
+        (
+            ["set", "b", "distributedlog://h:2/n"],
+            "stored context b; the selected one is a",
+            "stored",
+        ),
+        (["use", "b"], "selected context b: distributedlog://h:2/n", "selected"),
+        (["rename", "a", "c"], "renamed context a to c", "renamed"),
+        (["delete", "c"], "deleted context c", "deleted"),
+    )
+    for words, note, _ in changes:
+        assert run(["context", *words]) == 0
+        said = capsys.readouterr()
+        assert said.err.startswith(note)
+        assert said.out == ""
+    for words, _, action in changes:
+        assert run(["context", *words, "--json"]) == 0
+        said = capsys.readouterr()
+        assert json.loads(said.out)[action] is True
+        assert said.err == ""
 
 
 DESTRUCTIVE = (

@@ -45,7 +45,7 @@ def add_grant(settings: Settings, name: str, role: str, path: str | None) -> Non
     namespace, log_path = _parse_location(settings, role, path)
     change_rights(
         settings,
-        f"{name}: {role} on {_location_text(namespace, log_path)}",
+        f"granted role {role} on {_location_text(namespace, log_path)} to user {name}",
         "grant",
         name,
         role,
@@ -67,7 +67,7 @@ def revoke_grant(settings: Settings, name: str, path: str | None) -> None:
     namespace, log_path = _parse_location(settings, role, path)
     change_rights(
         settings,
-        f"{name}: no role on {_location_text(namespace, log_path)}",
+        f"revoked the role of user {name} on {_location_text(namespace, log_path)}",
         "revoke",
         name,
         namespace,

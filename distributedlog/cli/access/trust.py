@@ -133,11 +133,9 @@ def set_mode(settings: Settings, mode: str, admin: str, force: bool) -> None:
     fails.
     """
     stored = MODES[mode]
-    admin_text = f"; {admin} is an admin" if admin else ""
-    question = f"set the authorization mode to {mode}"
-    change_rights(
-        settings, f"mode: {mode}{admin_text}", "mode", stored, admin, ask=question, force=force
-    )
+    admin_text = f"; user {admin} is an admin" if admin else ""
+    change = f"set the authorization mode to {mode}"
+    change_rights(settings, f"{change}{admin_text}", "mode", stored, admin, ask=change, force=force)
 
 
 @command.command(
@@ -191,7 +189,9 @@ def quota(
         )
         namespace_text = namespace or "all namespaces without a quota"
         done_text = (
-            f"{namespace_text}: default quota" if reset else f"the quota of {namespace_text} is set"
+            f"reset the quota of {namespace_text}"
+            if reset
+            else f"set the quota of {namespace_text}"
         )
         question = f"set the quota of {namespace_text}"
         change_rights(

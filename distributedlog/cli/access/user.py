@@ -44,7 +44,7 @@ def add(settings: Settings, name: str) -> None:
     """Create a user, without rights."""
     change_rights(
         settings,
-        f"{name} is a user, without rights: dlog grant add {name} ROLE PATH",
+        f"created user {name}, without rights. Next: dlog grant add {name} ROLE PATH",
         "user",
         name,
     )
@@ -79,7 +79,7 @@ def disable(settings: Settings, name: str) -> None:
 
     The grants are kept.
     """
-    change_rights(settings, f"{name} is disabled", "disable", name)
+    change_rights(settings, f"disabled user {name}", "disable", name)
 
 
 @command.command(cls=CliCommand, examples="dlog user enable etl")
@@ -87,7 +87,7 @@ def disable(settings: Settings, name: str) -> None:
 @common
 def enable(settings: Settings, name: str) -> None:
     """Enable a user again, with its grants."""
-    change_rights(settings, f"{name} is enabled, with its grants", "enable", name)
+    change_rights(settings, f"enabled user {name}, with its grants", "enable", name)
 
 
 @command.command(cls=CliCommand, examples="dlog user remove etl --force")
@@ -97,7 +97,7 @@ def enable(settings: Settings, name: str) -> None:
 def remove(settings: Settings, name: str, force: bool) -> None:
     """Remove a user and all its grants."""
     require_consent(f"remove user {name} and all its grants", force)
-    change_rights(settings, f"{name} is removed, with all its grants", "remove", name)
+    change_rights(settings, f"removed user {name} and all its grants", "remove", name)
 
 
 @command.command(
@@ -180,7 +180,7 @@ def token(
     if settings.json:
         emit({"user": parsed_token.user, "file": str(file), "ends": ends})
     else:
-        settings.note(f"{file}: a token of {parsed_token.user} until {ends}")
+        settings.note(f"created token {file} of user {parsed_token.user}, valid until {ends}")
 
 
 def _authority_for(file: Path, settings: Settings) -> bytes | None:
@@ -224,7 +224,7 @@ def revoke(settings: Settings, name: str, serial: str) -> None:
     With --serial, the cluster also refuses this certificate of the user.
     """
     if serial:
-        done_text = f"certificate {serial} of {name} and all its present tokens are revoked"
+        done_text = f"revoked certificate {serial} and all present tokens of user {name}"
         change_rights(settings, done_text, "refuse", name, serial)
     else:
-        change_rights(settings, f"all present tokens of {name} are revoked", "tokens", name)
+        change_rights(settings, f"revoked all present tokens of user {name}", "tokens", name)

@@ -6,7 +6,7 @@ import click
 
 from ..framework import named_clusters
 from ..framework.named_clusters import LOCAL
-from ..framework.options import CliCommand, Group, Settings, without_cluster
+from ..framework.options import CliCommand, Group, Settings, report_change, without_cluster
 from ..framework.output import emit
 
 
@@ -48,11 +48,12 @@ def set_(settings: Settings, name: str, location: str) -> None:
         if settings.credentials:
             contexts["credentials"][name] = settings.credentials
         chosen = contexts["current"] = contexts["current"] or name
-    settings.note(
-        f"{name} is the selected context"
+    detail = (
+        " and selected it"
         if chosen == name
-        else f"{name} is stored; the selected context is {chosen}. To select it: dlog context use {name}"
+        else f"; the selected one is {chosen}. To select it: dlog context use {name}"
     )
+    report_change(settings, "stored", "context", name, detail, current=chosen == name)
 
 
 @command.command(cls=CliCommand, examples="dlog context show")
@@ -93,6 +94,7 @@ def rename(settings: Settings, old: str, new: str) -> None:
             contexts["credentials"][new] = contexts["credentials"].pop(old)
         for key in ("current", "previous"):
             contexts[key] = new if contexts[key] == old else contexts[key]
+    report_change(settings, "renamed", "context", old, f" to {new}", new_name=new)
 
 
 @command.command(cls=CliCommand, examples="dlog context delete here")
@@ -107,6 +109,7 @@ def delete(settings: Settings, name: str) -> None:
         del contexts["contexts"][_check_known(contexts, name)]
         for key in ("current", "previous"):
             contexts[key] = "" if contexts[key] == name else contexts[key]
+    report_change(settings, "deleted", "context", name)
 
 
 @command.command(
@@ -131,7 +134,8 @@ def use(settings: Settings, name: str) -> None:
         _check_known(contexts, name)
         if name != contexts["current"]:
             contexts["previous"], contexts["current"] = contexts["current"], name
-    settings.note(f"{name}: {contexts['contexts'][name]}")
+    location = contexts["contexts"][name]
+    report_change(settings, "selected", "context", name, f": {location}", uri=location)
 
 
 @command.command(name="list", cls=CliCommand, examples="dlog context list --json")

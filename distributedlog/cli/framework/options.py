@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from ...runtime.interfaces.errors import ConfirmationRequired
 from .errors import NO, ExitWithCode, innermost, print_notice, print_stderr
-from .output import terminal_width, visible, wrap_text
+from .output import emit, terminal_width, visible, wrap_text
 
 if TYPE_CHECKING:
     from ...runtime.disk.output_file import Destination
@@ -93,6 +93,25 @@ class Settings:
             width = terminal_width(sys.stderr)
             for line in text.split("\n"):
                 print_stderr("\n".join(map(visible, wrap_text(line, width))) + "\n")
+
+
+def report_change(
+    settings: Settings, action: str, kind: str, name: str, detail: str = "", **values: Any
+) -> None:
+    """Report a completed change in the same words for all commands.
+
+    Args:
+        settings: The common options.
+        action: The past participle of a verb, such as "created". It is also a key of the JSON object.
+        kind: The kind of object, such as "log".
+        name: Its name.
+        detail: Text after the name.
+        values: Further keys of the JSON object.
+    """
+    if settings.json:
+        emit({"name": name, action: True, **values})
+    else:
+        settings.note(f"{action} {kind} {name}{detail}")
 
 
 def set_credentials(credentials: str | None) -> None:

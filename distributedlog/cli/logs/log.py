@@ -6,7 +6,15 @@ from typing import Any, BinaryIO
 
 import click
 
-from ..framework.options import CliCommand, Group, Settings, common, force_option, require_consent
+from ..framework.options import (
+    CliCommand,
+    Group,
+    Settings,
+    common,
+    force_option,
+    report_change,
+    require_consent,
+)
 from ..framework.output import emit, layout_table, size, table, terminal_width, visible
 from . import archive_commands as archives
 
@@ -71,10 +79,7 @@ def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> 
         f"creating {name}",
         lambda logs: logs.create_log(name, durability=durability, txids=txid_policy),
     )
-    if settings.json:
-        emit({"name": name, "created": True})
-    else:
-        settings.note(f"created {name}")
+    report_change(settings, "created", "log", name)
 
 
 @command.command(
@@ -117,8 +122,7 @@ def delete(settings: Settings, name: str, force: bool) -> None:
     from ..connection.cluster_connection import run_call
 
     run_call(settings, f"deleting {name}", lambda logs: logs.delete_log(name))
-    if settings.json:
-        emit({"name": name, "deleted": True})
+    report_change(settings, "deleted", "log", name)
 
 
 @command.command(
@@ -230,7 +234,7 @@ def rename(settings: Settings, old: str, new: str) -> None:
     if settings.json:
         emit({"name": new, "old_name": old})
     else:
-        settings.note(f"renamed {old} to {new}")
+        settings.note(f"renamed log {old} to {new}")
 
 
 @command.command(cls=CliCommand, examples="dlog log show orders\ndlog log show orders --json")
@@ -647,10 +651,10 @@ def seal(settings: Settings, name: str, force: bool, takeover: bool) -> None:
         f"sealing {name}",
         lambda logs: logs.open_log(name).seal(takeover=takeover, wait_s=0),
     )
-    if settings.json:
-        emit({"name": name, "sealed": True, "before": not new})
+    if new or settings.json:
+        report_change(settings, "sealed", "log", name, before=not new)
     else:
-        settings.note(f"sealed {name}" if new else f"{name} was already sealed")
+        settings.note(f"log {name} was already sealed")
 
 
 @command.command(
