@@ -11,7 +11,7 @@ Start of a node:
     declarations/config.py              Merge options from flags, environment, file and defaults.
     process/node_directories.py         The data directories of a node, which it refuses if they belong to
                                         another kind.
-    process/json_logs.py                Write log lines as JSON.
+    process/stderr_logs.py              Write log lines to stderr.
     declarations/events.py              Log events by their public names.
     process/process_lifetime.py         End a process on a signal or at the end of stdin, and choose the error
                                         to report.

@@ -11,7 +11,7 @@ import pytest
 
 from distributedlog.bookie.declarations import events as bookie_events
 from distributedlog.cluster.declarations import events as cluster_events
-from distributedlog.cluster.process.json_logs import (
+from distributedlog.cluster.process.stderr_logs import (
     KEYS_MAX,
     LINES_PER_SECOND,
     LINES_PER_WINDOW,

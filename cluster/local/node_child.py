@@ -37,9 +37,9 @@ from ..declarations.options import (
     from_json,
 )
 from ..nodes import serve_node
-from ..process.json_logs import log_to_stderr
 from ..process.node_directories import memory_host, open_host
 from ..process.process_lifetime import first_error, run_until_stopped
+from ..process.stderr_logs import log_to_stderr
 from .fork_server import serve_forks
 from .local_cluster import run_cluster
 

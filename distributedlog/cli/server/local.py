@@ -146,7 +146,7 @@ def _prepare_process(settings: Settings, *, needs_forks: bool) -> Any:
 
     require_linux("dlog local")
 
-    from ...cluster.process.json_logs import log_to_stderr
+    from ...cluster.process.stderr_logs import log_to_stderr
 
     # First, while there is no thread and no event loop.
     forks = _fork_server() if needs_forks else None

@@ -486,8 +486,8 @@ def _run_server(
     """Serve until a signal ends it, with one ready line on stdout and the log on stderr."""
     import trio
 
-    from ...cluster.process.json_logs import log_to_stderr
     from ...cluster.process.process_lifetime import run_until_stopped
+    from ...cluster.process.stderr_logs import log_to_stderr
     from .systemd_notify import notify_systemd
 
     if not __debug__:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from distributedlog.cluster.process.json_logs import JsonFormatter, OutputHandler
+from distributedlog.cluster.process.stderr_logs import JsonFormatter, OutputHandler
 from distributedlog.runtime.process.stderr_writer import QUEUE_BYTES_MAX, NonBlockingOutput
 
 LINE = b"x" * 1023 + b"\n"
