@@ -19,6 +19,7 @@ from distributedlog.cluster.process.stderr_logs import (
     WINDOW_S,
     JsonFormatter,
     RateLimitFilter,
+    TextFormatter,
 )
 from distributedlog.ledger.declarations import events as ledger_events
 from distributedlog.log.declarations import events as log_events
@@ -148,6 +149,20 @@ def test_what_a_peer_said_stays_in_its_line_and_is_cut(caplog: pytest.LogCapture
     assert "\x1b" not in text
     assert json.loads(text)["thing"] == hostile[:TEXT_MAX]
     assert len(text) < 3 * TEXT_MAX
+
+
+def test_a_terminal_gets_text_with_the_same_fields(caplog: pytest.LogCaptureFixture) -> None:
+    hostile = "a\n\x1b]0;title\x07"
+    NEWS.emit(get_logger("distributedlog.test"), "%s has %d", "a thing", 7, thing=hostile, number=7)
+    record = caplog.records[0]
+    record.created = 1795394467.1209
+
+    text = TextFormatter("b1").format(record)
+    assert text.isprintable()
+    assert text.startswith("00:41:07.120 warning b1 test: a thing has 7 ")
+    assert r"thing=a\n\x1b]0;title\x07 number=7" in text
+    record.exc_info = (ValueError, ValueError("a\x1bb"), None)
+    assert TextFormatter("b1").format(record).splitlines()[1:] == [r"ValueError: a\x1bb"]
 
 
 def _news(at: float, thing: str) -> logging.LogRecord:

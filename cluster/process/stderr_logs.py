@@ -1,4 +1,4 @@
-"""Write structured logs: one JSON object per line on stderr, with the most searched fields first.
+"""Write logs to stderr: text on a terminal, otherwise one JSON object per line.
 
 Repeated lines are limited so that they cannot fill a disk (H265): ten lines per event and subject in ten
 seconds, and 100 lines per process and second. The next line reports how many were left out. The process never
@@ -7,6 +7,7 @@ waits for the reader of stderr (`distributedlog/runtime/process/stderr_writer.py
 
 import json
 import logging
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -106,6 +107,38 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(value, default=str)
 
 
+class TextFormatter(logging.Formatter):
+    """Formats a record as one line of text for a terminal, with the fields of `JsonFormatter`.
+
+    The time is UTC. Control characters are escaped, because messages and fields may contain text from a peer.
+    """
+
+    def __init__(self, node: str = "") -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line, and the lines of the traceback if there is one."""
+        time = datetime.fromtimestamp(record.created, UTC)
+        fields = "".join(
+            f" {key}={value}" for key, value in vars(record).items() if key not in _STANDARD_FIELDS
+        )
+        part = record.name.removeprefix("distributedlog.")
+        text = f"{self._node} {part}: {record.getMessage()[:TEXT_MAX]}{fields[:TEXT_MAX]}"
+        lines = [
+            f"{time:%H:%M:%S}.{time.microsecond // 1000:03d} {record.levelname.lower():7} {text}"
+        ]
+        if record.exc_info:
+            lines += self.formatException(record.exc_info).splitlines()
+        return "\n".join(map(_escape_controls, lines))
+
+
+def _escape_controls(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class OutputHandler(logging.Handler):
     """Sends lines to an output without waiting.
 
@@ -129,10 +162,17 @@ class OutputHandler(logging.Handler):
         self._out.offer(line.encode(), reported_drops=left_out)
 
 
-def log_to_stderr(node: str, level: int) -> None:
-    """Send the package's logs of this process to stderr. Afterwards the process never waits for stderr."""
+def log_to_stderr(node: str, level: int, *, as_json: bool = False) -> None:
+    """Send the package's logs of this process to stderr. Afterwards the process never waits for stderr.
+
+    Args:
+        node: The name of the node, which is in each line.
+        level: The least level that is logged.
+        as_json: Whether to write JSON to a terminal, too.
+    """
+    is_text = sys.stderr.isatty() and not as_json
     handler = OutputHandler(make_stderr_non_blocking())
-    handler.setFormatter(JsonFormatter(node))
+    handler.setFormatter(TextFormatter(node) if is_text else JsonFormatter(node))
     handler.addFilter(RateLimitFilter())
     logger = logging.getLogger("distributedlog")
     logger.handlers = [handler]

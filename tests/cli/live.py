@@ -58,7 +58,7 @@ class Cluster:
 def running(bookies: int = 3) -> Iterator[Cluster]:
     """Until the block ends; then it ends as it is told to."""
     process = preloaded.popen(
-        dlog("local", "--memory", "--metadata-nodes", "1", "--bookies", str(bookies)),
+        dlog("local", "--json", "--memory", "--metadata-nodes", "1", "--bookies", str(bookies)),
         stdout=subprocess.PIPE,
         env=environment(),
     )

@@ -141,7 +141,7 @@ def test_a_cluster_serves_where_its_name_cannot_be_stored(
 
 
 @pytest.mark.processes
-def test_a_terminal_is_told_in_words_and_a_pipe_in_json(tmp_path: Path) -> None:
+def test_json_alone_prints_json_and_makes_no_context(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "distributedlog.cli.main", "local", "--memory"]
     with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE) as process:
@@ -158,10 +158,33 @@ def test_a_terminal_is_told_in_words_and_a_pipe_in_json(tmp_path: Path) -> None:
     assert found.encode() in said
     assert b"export DLOG_URI=$(dlog context show local)" in said
     assert named_clusters.current_context()[0] is None
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        uri = json.loads(process.stdout.readline())["uri"]
-        assert named_clusters.current_context()[0] == uri  # in the background it is a context too
+    for flags, is_context in (([], True), (["--json"], False)):  # in the background, as under nohup
+        ready_file = tmp_path / "ready"
+        words = [*command, *flags, "--ready-file", str(ready_file)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            uri = json.loads(ready_file.read_text())["uri"]
+            assert named_clusters.current_context()[0] == (uri if is_context else None)
+            assert first.startswith(b"3 metadata nodes" if is_context else b'{"uri"')
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=30)
+    assert named_clusters.load_contexts()["contexts"] == {}
+
+
+@pytest.mark.processes
+def test_a_node_on_a_terminal_prints_text(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    serve = [sys.executable, "-m", "distributedlog.cli.main", "serve", "metadata"]
+    words = [*serve, "--metadata", "127.0.0.1:0", "--data", str(tmp_path / "m"), "--listen"]
+    with subprocess.Popen([*words, "127.0.0.1:0"], stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        said, deadline = b"", time.monotonic() + 60
+        while b" until Ctrl-C" not in said and time.monotonic() < deadline:
+            if select.select([ours], [], [], 1)[0]:
+                said += os.read(ours, 65536)
         process.send_signal(signal.SIGINT)
         process.wait(30)
-    assert named_clusters.load_contexts()["contexts"] == {}
+    os.close(ours)
+    assert b"serves at 127.0.0.1:" in said
+    assert b"{" not in said

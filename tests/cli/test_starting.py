@@ -37,7 +37,7 @@ def _fails(code: int, *arguments: str) -> str:
 @contextmanager
 def _local(*arguments: str, stderr: int | None = None) -> Iterator[dict[str, object]]:
     process = preloaded.popen(
-        dlog("local", "--metadata-nodes", "1", "--bookies", "1", *arguments),
+        dlog("local", "--json", "--metadata-nodes", "1", "--bookies", "1", *arguments),
         stdout=subprocess.PIPE,
         stderr=stderr,
         env=environment(),

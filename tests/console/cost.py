@@ -48,7 +48,7 @@ def write(namespace: Namespace, done: threading.Event, written: list[int]) -> No
 def main() -> None:
     """A cluster, a console and a writer in processes of their own."""
     nodes = subprocess.Popen(
-        dlog("local", "--memory", "--metadata-nodes", "1"),
+        dlog("local", "--json", "--memory", "--metadata-nodes", "1"),
         stdout=subprocess.PIPE,
         env=environment(),
     )

@@ -147,7 +147,7 @@ def play(minutes: int, *, say: Callable[[str], None]) -> tuple[float, float | No
     """Play it; bytes that the console and the tab would grow by in a day."""
     done = threading.Event()
     threads: list[threading.Thread] = []
-    with running("local", "--memory", "--metadata-nodes", "1") as (_, line):
+    with running("local", "--json", "--memory", "--metadata-nodes", "1") as (_, line):
         uri = line["uri"]
         with open_namespace(uri) as namespace:
             for number in range(LOGS):

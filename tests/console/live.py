@@ -88,7 +88,7 @@ class Shown:
 def shown(*options: str) -> Iterator[Shown]:
     """`dlog local --console`, until the block ends; then it ends as it is told to."""
     process = preloaded.popen(
-        dlog("local", "--memory", "--metadata-nodes", "1", "--console", *options),
+        dlog("local", "--json", "--memory", "--metadata-nodes", "1", "--console", *options),
         stdout=subprocess.PIPE,
         env=environment(),
     )

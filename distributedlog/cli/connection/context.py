@@ -162,7 +162,7 @@ def _check_known(contexts: dict[str, Any], name: str) -> str:
         problem = f"there is no context {name!r}" if name else "no context is selected"
         hint = ""
         if name == LOCAL:
-            hint = '; "dlog local" creates it on a terminal, and otherwise prints its URI'
+            hint = '; "dlog local" without --json creates it'
         raise click.UsageError(
             f"{problem} in {named_clusters.contexts_file()}; known: {known}{hint}"
         )

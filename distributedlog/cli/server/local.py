@@ -78,7 +78,7 @@ READY_LINE_START = '{"uri":'
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path),
-    help="File to which the ready line is also written; replaces an older ready file.",
+    help="File for the JSON line that --json prints; replaces an older ready file.",
 )
 @without_cluster()
 def command(
@@ -98,10 +98,10 @@ def command(
 ) -> None:
     """Run a whole cluster of metadata nodes and bookies on this machine.
 
-    When the cluster is ready, the command prints its URI. On a terminal it prints text, otherwise one JSON
-    line, {"uri", "nodes": [{"name", "kind", "pid", "address", "data"}]}, with "console" and "proxied_uri" if
-    they were requested. Without --json, the cluster also becomes the context "local". The command ends with
-    SIGINT or SIGTERM, and all its processes end with it.
+    When the cluster is ready, the command prints its URI, and the cluster becomes the context "local". With
+    --json, it prints one JSON line instead, and there is no context: {"uri", "nodes": [{"name", "kind",
+    "pid", "address", "data"}]}, with "console" and "proxied_uri" if they were requested. The command ends
+    with SIGINT or SIGTERM, and all its processes end with it.
     """
     if memory and data is not None:
         raise click.UsageError("--memory and --data exclude each other")
@@ -129,10 +129,10 @@ def command(
         trio.run(run_demo, settings, options, processes)
         return
     options |= {"processes": processes, "in_process": not processes}
-    # For people, with or without a terminal. A program reads the URI in the ready line.
+    # For people, also in the background. A program reads the URI in the ready line.
     context = None if settings.json else LocalContext(is_kept=data is not None)
     try:
-        trio.run(_run_local, options, ready_file, context, console, sys.stdout.isatty())
+        trio.run(_run_local, options, ready_file, context, console)
     finally:
         if context is not None:
             context.restore()
@@ -150,7 +150,8 @@ def _prepare_process(settings: Settings, *, needs_forks: bool) -> Any:
 
     # First, while there is no thread and no event loop.
     forks = _fork_server() if needs_forks else None
-    log_to_stderr("local", logging.INFO if settings.verbose else logging.ERROR)
+    level = logging.INFO if settings.verbose else logging.ERROR
+    log_to_stderr("local", level, as_json=settings.json)
     sys.setswitchinterval(0.0005)  # sync threads release the interpreter lock sooner (H27)
     return forks
 
@@ -180,7 +181,6 @@ async def _run_local(
     ready_file: Path | None,
     context: "LocalContext | None",
     console: bool,
-    is_terminal: bool,
 ) -> None:
     import trio
 
@@ -201,9 +201,7 @@ async def _run_local(
             with output_file(ready_file, reader_wait_s=0) as out:  # waiting would block the nodes
                 out.write(f"{text}\n".encode())
         if context is not None:
-            naming = context.choose(line["uri"])
-            if is_terminal:
-                text = ready_text(line, naming)
+            text = ready_text(line, context.choose(line["uri"]))
         print(text, flush=True)
 
     await run_until_stopped(run, stdin=False, ready=ready)

@@ -31,8 +31,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def command() -> None:
     """Run one node.
 
-    When the node is ready, it prints one JSON line to stdout. Structured logs are written to stderr. It ends
-    with SIGINT or SIGTERM.
+    When the node is ready, it prints one line to stdout. Logs are written to stderr. On a terminal, both are
+    text. Otherwise, and with --json, they are JSON, for a supervisor. The node ends with SIGINT or SIGTERM.
     """
 
 
@@ -493,13 +493,21 @@ def _run_server(
     if not __debug__:
         raise click.UsageError("servers require asserts: do not run them with python -O")
     levels: Sequence[int] = (logging.INFO, logging.DEBUG)
-    log_to_stderr(name, logging.WARNING if settings.quiet else levels[min(settings.verbose, 1)])
+    level = logging.WARNING if settings.quiet else levels[min(settings.verbose, 1)]
+    log_to_stderr(name, level, as_json=settings.json)
 
     def ready(line: dict[str, Any]) -> None:
-        click.echo(json.dumps(line))
+        is_text = sys.stdout.isatty() and not settings.json
+        click.echo(ready_text(line) if is_text else json.dumps(line))
         notify_systemd("READY=1")
 
     trio.run(lambda: run_until_stopped(serve, stdin=ends_with_stdin, ready=ready))
+
+
+def ready_text(line: dict[str, Any]) -> str:
+    """Return the text that a terminal shows when a node is ready."""
+    address = line.get("url") or line["address"]
+    return f"{line['kind']} {line['name']} serves at {address} until Ctrl-C"
 
 
 def _check_listen_access(option_values: dict[str, Any], config: Any) -> None:

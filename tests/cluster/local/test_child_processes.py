@@ -236,7 +236,7 @@ def test_a_killed_parent_leaves_no_orphans(tmp_path: Path) -> None:
     from tests.cluster.story import dlog
 
     parent = preloaded.popen(
-        dlog("local", "--processes", "--data", str(tmp_path / "c")),
+        dlog("local", "--json", "--processes", "--data", str(tmp_path / "c")),
         stdout=subprocess.PIPE,
         env=environment(),
     )
@@ -271,7 +271,7 @@ def test_local_ends_cleanly_and_keeps_its_ports(tmp_path: Path) -> None:
     for number in range(2):
         ready_file = tmp_path / f"ready-{number}"
         process = preloaded.popen(
-            dlog("local", "--data", str(tmp_path / "c"), "--ready-file", str(ready_file)),
+            dlog("local", "--json", "--data", str(tmp_path / "c"), "--ready-file", str(ready_file)),
             stdout=subprocess.PIPE,
             env=environment(),
         )
@@ -303,7 +303,7 @@ def test_a_child_that_dies_is_told_and_with_restart_started_again(tmp_path: Path
     from tests.cluster.story import dlog
 
     parent = preloaded.popen(
-        dlog("local", "--processes", "--restart", "--data", str(tmp_path / "c")),
+        dlog("local", "--json", "--processes", "--restart", "--data", str(tmp_path / "c")),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
