@@ -89,4 +89,4 @@ def test_the_two_terminals_of_the_quickstart(home: dict[str, str], tmp_path: Pat
     assert done.stdout.startswith("100000\n")
     assert "\nrecords    100,000 " in done.stdout
     assert "\nhealthy\n" in done.stdout
-    assert re.search(r"[\d,]+ records/s, [\d.]+ MB/s", done.stdout)
+    assert re.search(r"[\d,]+ records/s, [\d.]+ [KM]iB/s", done.stdout)

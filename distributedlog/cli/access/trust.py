@@ -10,7 +10,7 @@ import click
 
 from ..framework.errors import NO, ExitWithCode, print_notice
 from ..framework.options import CliCommand, Group, Settings, common, force_option, run_confirmed
-from ..framework.output import emit, rows_or_table, table
+from ..framework.output import emit, rows_or_table, size, table
 from ..framework.progress import show_progress
 
 MIB = 1024 * 1024
@@ -200,15 +200,15 @@ def quota(
         return
     report = query_metadata(settings, "quotas", lambda metadata: metadata.authorization_report())
     usages = [limit for limit in namespace_usages(report) if namespace in ("", limit.namespace)]
-    columns = ("namespace", "keys", "of", "MiB", "of", "ledgers", "of", "full")
+    columns = ("namespace", "keys", "of", "size", "of", "ledgers", "of", "full")
     if settings.json:
         emit({"counted": report.usage_complete, "namespaces": [asdict(limit) for limit in usages]})
         return
     rows = [
         [
-            *(limit.namespace, limit.keys, limit.keys_max, f"{limit.bytes / MIB:.1f}"),
+            *(limit.namespace, limit.keys, limit.keys_max, size(limit.bytes)),
             *(
-                f"{limit.bytes_max / MIB:.0f}",
+                size(limit.bytes_max),
                 limit.ledgers,
                 limit.ledgers_max,
                 f"{limit.fill_ratio:.0%}",

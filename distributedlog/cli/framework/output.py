@@ -184,12 +184,10 @@ def rows_or_table(
 
 
 def size(count: float) -> str:
-    """Return bytes with a unit: ``1.5 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(count) < 1024 or unit == "TiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError("the last unit takes all")
+    """Return bytes with a unit: ``1.5 MiB``. All commands print sizes and byte rates with it."""
+    from ...runtime.declarations.options import format_size
+
+    return format_size(count)
 
 
 def visible(text: str) -> str:

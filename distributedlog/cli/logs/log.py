@@ -357,7 +357,8 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
                     print(f"{entry.get('entry', entry.get('segment'))}  {entry['error']}")
                 else:
                     keys = ("entry", "ledger", "records", "first_txid", "last_txid")
-                    cells = [entry[key] for key in (*keys, "payload_bytes", "bytes", "written")]
+                    cells = [entry[key] for key in keys]
+                    cells += [size(entry["payload_bytes"]), size(entry["bytes"]), entry["written"]]
                     row = padded([*cells, ", ".join(entry["flags"])])
                     print("\n".join(layout_table([header_cells, row], width)[head_lines:]))
 

@@ -81,7 +81,7 @@ def list_(settings: Settings, bookie: str, state: str | None, limit: int) -> Non
             row["log"],
             row["segment"],
             row["entries"],
-            None if row["bytes"] is None else size(row["bytes"]),
+            _size(row["bytes"]),
             ", ".join(map(names.name, row["bookies"])),
         ]
         for row in rows_found
@@ -109,8 +109,9 @@ def show(settings: Settings, ledger: int) -> None:
     if settings.json:
         emit(description)
         return
+    shown = {**description, "bytes": _size(description["bytes"])}
     for key in ("ledger", "state", "quorums", "log", "segment", "last_entry", "bytes"):
-        print(f"{key}: {description[key] if description[key] is not None else '-'}")
+        print(f"{key}: {shown[key] if shown[key] is not None else '-'}")
     table(
         ("from entry", "bookies"),
         [
@@ -186,6 +187,10 @@ def read(settings: Settings, ledger: int, first: int, limit: int, raw: bool) -> 
                 reader.close()
 
     run(work)
+
+
+def _size(count: int | None) -> str | None:
+    return None if count is None else size(count)
 
 
 def _print_entry(settings: Settings, entry: Any, *, is_raw: bool) -> None:

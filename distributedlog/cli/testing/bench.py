@@ -7,6 +7,7 @@ import click
 
 from ..framework.options import CliCommand, Group, Settings, common, without_cluster
 from ..framework.output import emit, plural
+from ..framework.output import size as size_text
 from ..framework.progress import show_progress
 
 
@@ -66,7 +67,7 @@ def baseline(settings: Settings, directory: Path | None, size: int, seconds: flo
     framing = measured["framing"]
     click.echo(
         f"framed, sent to three, synced     {framing['records_per_s']:,} records/s,"
-        f" {framing['bytes_per_s'] / 1e6:,.0f} MB/s"
+        f" {size_text(framing['bytes_per_s'])}/s"
     )
     click.echo(f"programs of other terminals used {measured['others_cpu_pct']} % of the CPU")
 
@@ -258,12 +259,12 @@ def _run_benchmark(settings: Settings, measure: Any, option_values: dict[str, An
     _print_build(settings)
     click.echo(
         f"{plural(result['records'], 'record')} of {plan.size} B in {result['seconds']:.2f} s:"
-        f" {result['records_per_s']:,.0f} records/s, {result['bytes_per_s'] / 1e6:,.1f} MB/s"
+        f" {result['records_per_s']:,.0f} records/s, {size_text(result['bytes_per_s'])}/s"
     )
     for part in ("cold", "hot"):
         if part in result:
             rate, bytes_rate = result[part]["records_per_s"], result[part]["bytes_per_s"]
-            click.echo(f"{part}: {rate:,.0f} records/s, {bytes_rate / 1e6:,.1f} MB/s")
+            click.echo(f"{part}: {rate:,.0f} records/s, {size_text(bytes_rate)}/s")
     if result["latency_ms"] is not None:
         latency_text = ", ".join(f"{name} {ms:.3f}" for name, ms in result["latency_ms"].items())
         click.echo(f"latency in ms: {latency_text}")

@@ -10,7 +10,7 @@ import click
 
 from ..framework.errors import NO, ExitWithCode, print_notice
 from ..framework.options import CliCommand, Group, Settings, without_cluster
-from ..framework.output import emit, table
+from ..framework.output import emit, size, table
 from ..framework.progress import ProgressLine, show_progress
 
 REFUSED_EXIT_CODE = 5
@@ -301,5 +301,5 @@ def _print_result(settings: Settings, result: dict[str, Any]) -> None:
         f" at {result['gap_at_s']:.1f} s"
     )
     click.echo(
-        f"  history: {result['history']['bytes']:,} bytes, sha256 {result['history']['sha256']}"
+        f"  history: {size(result['history']['bytes'])}, sha256 {result['history']['sha256']}"
     )

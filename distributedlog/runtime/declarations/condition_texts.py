@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .health_conditions import Code, HealthCondition, Parameter, as_maps, legacy_texts
-
-MIB = 1 << 20
+from .options import format_size
 
 
 class _Values:
@@ -31,9 +30,9 @@ class _Values:
         number = self.number(name)
         return f"{number:,} {one if number == 1 else many}"
 
-    def mib(self, name: str) -> str:
-        """Bytes as MiB."""
-        return f"{self.number(name) / MIB:.1f} MiB"
+    def size(self, name: str) -> str:
+        """Bytes with a unit."""
+        return format_size(self.number(name))
 
 
 _Text = str | Callable[[_Values], str]
@@ -59,7 +58,7 @@ def _metadata_disk_low(p: _Values) -> str:
     if p.number("snapshot_failed"):
         effect += ", and a snapshot failed"
     return (
-        f"its disk is low on space ({p.mib('free_bytes')} free, {p.mib('needed_bytes')} needed): {effect}."
+        f"its disk is low on space ({p.size('free_bytes')} free, {p.size('needed_bytes')} needed): {effect}."
         " Free space there, or delete logs"
     )
 
@@ -226,11 +225,11 @@ TEXTS: Mapping[str, _Text] = {
     ),
     Code.INDEX_BEHIND: "its index was last written {minutes} min ago",
     Code.JOURNAL_DISK_LOW: lambda p: (
-        f"read-only: less than {p.number('free_bytes_min') // MIB} MiB are free on the journal's disk"
+        f"read-only: less than {p.size('free_bytes_min')} are free on the journal's disk"
     ),
     Code.JOURNAL_FILE_NO_SPACE: "read-only: the journal's disk has no space for another journal file",
     Code.INDEX_DISK_LOW: lambda p: (
-        f"read-only: less than {p.number('free_bytes_min') // MIB} MiB are free on the index's disk"
+        f"read-only: less than {p.size('free_bytes_min')} are free on the index's disk"
     ),
     Code.CHECKPOINT_NO_SPACE: "read-only: the index's disk had no space for the last checkpoint",
     Code.INDEX_MEMORY_FULL: (

@@ -307,6 +307,15 @@ def format_value(value: object, unit: str) -> str:
     return f"{value:,g}" if isinstance(value, float) else f"{value:,}"
 
 
+def format_size(count: float) -> str:
+    """Return a measured number of bytes with one decimal: ``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < KIB or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= KIB
+    raise AssertionError("the last unit takes all")
+
+
 Columns = Mapping[str, Callable[[Field[Any]], str]]
 
 COLUMNS: Columns = {
