@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..framework.options import CliCommand, Group, Settings, common, force_option, require_consent
-from ..framework.output import emit, optional_id_column, table
+from ..framework.output import emit, optional_id_column, table, yes_or_no
 from ..framework.progress import show_progress
 from . import metadata_backups as backups
 
@@ -193,7 +193,11 @@ def print_members(settings: Settings, members: list[Any]) -> None:
         return
     columns = ("name", "id", "address", "role", "term", "applied", "alive")
     spare = optional_id_column([row["name"] for row in rows])
-    table(columns, [list(row.values()) for row in rows], optional_columns=spare)
+    table(
+        columns,
+        [list((row | {"alive": yes_or_no(row["alive"])}).values()) for row in rows],
+        optional_columns=spare,
+    )
 
 
 def _parse_node(node: str, *, is_address_required: bool) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import click
 from ...runtime.declarations.condition_texts import as_json, texts_of
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Group, Settings, common
-from ..framework.output import emit, plural, visible
+from ..framework.output import emit, paint, plural, visible
 
 
 @click.group(cls=Group, examples="dlog node can-stop b2\ndlog node can-stop m1 b1 b2")
@@ -55,9 +55,9 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
             }
         )
     elif stop_check.is_safe:
-        print(f"yes: {plural(stop_check.ledgers, 'ledger')} checked")
+        print(f"{paint('yes')}: {plural(stop_check.ledgers, 'ledger')} checked")
     else:
-        print("no")
+        print(paint("no"))
         for text in texts_of(stop_check.conditions):
             print(f"  - {visible(names.with_names(text))}")
     if not stop_check.is_safe:

@@ -7,7 +7,7 @@ import click
 
 from ..framework.errors import FAILED, ExitWithCode
 from ..framework.options import CliCommand, Group, Settings, common
-from ..framework.output import emit, optional_id_column, table
+from ..framework.output import State, emit, optional_id_column, table
 from ..framework.progress import show_progress
 
 
@@ -45,7 +45,9 @@ def show(settings: Settings) -> None:
             emit(proxy_row)
         return
     columns = ("name", "id", "kind", "state", "address", "connections", "logs", "streams")
-    rows = [[proxy_row.get(name) for name in columns] for proxy_row in proxy_list]
+    rows = [
+        [(row | {"state": State(row["state"])}).get(name) for name in columns] for row in proxy_list
+    ]
     spare = optional_id_column([proxy_row["name"] for proxy_row in proxy_list])
     table(columns, rows, empty="no proxy is registered in this cluster", optional_columns=spare)
 

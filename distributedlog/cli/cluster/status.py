@@ -10,7 +10,17 @@ import click
 
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Settings, common
-from ..framework.output import emit, optional_id_column, plural, prose, size, table
+from ..framework.output import (
+    State,
+    emit,
+    optional_id_column,
+    paint,
+    plural,
+    prose,
+    size,
+    table,
+    yes_or_no,
+)
 
 POLL_S = 0.25
 WATCH_S = 2.0
@@ -190,24 +200,26 @@ async def _probe(logs: Any) -> dict[str, float]:
 def show(cluster_status: dict[str, Any]) -> None:
     """Print the status as text."""
     names = _bookie_names(cluster_status)
-    print(
-        "healthy"
-        if cluster_status["healthy"]
-        else f"NOT healthy: {_code_text(cluster_status['health'])}"
-    )
+    health = _code_text(cluster_status["health"])
+    print(paint("healthy" if cluster_status["healthy"] else f"NOT healthy: {health}", health))
     for condition in cluster_status["conditions"]:
-        prose(
-            f"  - {_code_text(condition['severity'])}: {names.with_names(condition['text'])}",
-            indent=CONTINUATION_INDENT,
-        )
+        severity = _code_text(condition["severity"])
+        text = names.with_names(condition["text"])
+        prose(f"  - {severity}: {text}", indent=CONTINUATION_INDENT, state=severity)
     print()
     columns = ("name", "address", "role", "term", "applied", "alive")
-    table(columns, [[member[key] for key in columns] for member in cluster_status["metadata"]])
+    table(
+        columns,
+        [
+            [*[member[key] for key in columns[:-1]], yes_or_no(member["alive"])]
+            for member in cluster_status["metadata"]
+        ],
+    )
     print()
     rows = [
         [
             names.name(bookie["id"]),
-            bookie["state"],
+            State(bookie["state"]),
             bookie["address"],
             bookie["ledgers"],
             _size(bookie["free_bytes"]),
@@ -289,7 +301,7 @@ def bookies(settings: Settings) -> None:
         [
             bookie["label"],
             bookie["id"],
-            bookie["state"],
+            State(bookie["state"]),
             bookie["address"],
             bookie["ledgers"],
             bookie["ledgers_missing"] or None,

@@ -1,4 +1,4 @@
-"""Output for people and programs: tables, JSON, sizes with units."""
+"""Output for people and programs: tables, JSON, sizes with units, states in color."""
 
 import json
 import math
@@ -15,6 +15,40 @@ PROSE_SPACES = 3
 """A last column with at least this number of spaces in a cell is prose and is wrapped between words,"""
 PROSE_MIN = 24
 """if at least this number of terminal columns is left for it."""
+
+
+GREEN, YELLOW, RED = "\033[32m", "\033[33m", "\033[31m"
+RESET = "\033[0m"
+COLOR_OF_STATE = {
+    **dict.fromkeys(("healthy", "up", "yes", "pass", "OK"), GREEN),
+    **dict.fromkeys(("healing", "degraded", "read-only", "leaving", "draining"), YELLOW),
+    **dict.fromkeys(("warn", "VOID"), YELLOW),
+    **dict.fromkeys(("at risk", "down", "no", "FAIL"), RED),
+}
+"""The color adds nothing to the word, which is always printed."""
+
+
+class State(str):
+    """A table cell whose word has a color on a terminal, by `COLOR_OF_STATE`."""
+
+    __slots__ = ()
+
+
+def yes_or_no(is_true: bool) -> State:
+    """Return the state "yes" or "no"."""
+    return State("yes" if is_true else "no")
+
+
+def paint(text: str, state: str = "") -> str:
+    """Return text in the color of ``state``, by default of the text itself.
+
+    It is returned unchanged if stdout is no terminal, and with NO_COLOR or TERM=dumb in the environment.
+    """
+    color = COLOR_OF_STATE.get(state or text)
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if color is None or is_plain or not sys.stdout.isatty():
+        return text
+    return f"{color}{text}{RESET}"
 
 
 class RateEstimate:
@@ -77,12 +111,16 @@ def optional_id_column(names: Sequence[object]) -> Sequence[str]:
     return ("id",) if len(set(names)) == len(names) else ()
 
 
-def prose(text: str, *, indent: int = 0) -> None:
+def prose(text: str, *, indent: int = 0, state: str = "") -> None:
     """Print sentences, wrapped at the terminal width; as one line without a terminal.
 
-    ``indent``: the indentation of all lines after the first.
+    Args:
+        text: The sentences.
+        indent: The indentation of all lines after the first.
+        state: A state in the first line that is printed in its color.
     """
-    print("\n".join(map(visible, wrap_text(text, terminal_width(), indent=indent))))
+    first, *others = map(visible, wrap_text(text, terminal_width(), indent=indent))
+    print("\n".join([first.replace(state, paint(state), 1) if state else first, *others]))
 
 
 def wrap_text(text: str, width: int | None, *, indent: int = 0) -> list[str]:
@@ -145,7 +183,7 @@ def layout_table(texts: Sequence[Sequence[str]], width: int | None) -> list[str]
                 [row[column] for column in row_columns], [widths[column] for column in row_columns]
             )
             indent = " " * (INDENT if n else 0)
-            if len(row_columns) == 1 and len(indent + line) > width:
+            if len(row_columns) == 1 and len(indent + row[row_columns[0]]) > width:
                 # A list, such as the bookies of a ledger, is wrapped between its items.
                 table_lines += textwrap.wrap(
                     line,
@@ -169,7 +207,10 @@ def _total_width(widths: Sequence[int]) -> int:
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+    return "  ".join(
+        (paint(cell) if isinstance(cell, State) else cell) + " " * (width - len(cell))
+        for cell, width in zip(row, widths, strict=False)
+    ).rstrip()
 
 
 def rows_or_table(
@@ -201,8 +242,8 @@ def visible(text: str) -> str:
 
 
 def _text(cell: Any) -> str:
-    if cell is None:
-        return "-"
+    if cell is None or isinstance(cell, State):
+        return cell or "-"
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return visible(str(cell))

@@ -12,7 +12,7 @@ import click
 
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Settings, without_cluster
-from ..framework.output import emit, prose, size, table
+from ..framework.output import State, emit, prose, size, table
 from ..framework.progress import show_progress
 
 PASS, WARN, FAIL = "pass", "warn", "FAIL"
@@ -71,7 +71,10 @@ def command(settings: Settings, directory: Path | None) -> None:
     if not settings.json:
         table(
             ("", "check", "required", "found"),
-            [[result.verdict, result.what, result.wanted, result.found] for result in results],
+            [
+                [State(result.verdict), result.what, result.wanted, result.found]
+                for result in results
+            ],
         )
         for result in results:
             if result.then:

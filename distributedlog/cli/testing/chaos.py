@@ -10,7 +10,7 @@ import click
 
 from ..framework.errors import NO, ExitWithCode, print_notice
 from ..framework.options import CliCommand, Group, Settings, without_cluster
-from ..framework.output import emit, size, table
+from ..framework.output import emit, paint, size, table
 from ..framework.progress import ProgressLine, show_progress
 
 REFUSED_EXIT_CODE = 5
@@ -281,7 +281,7 @@ def _print_result(settings: Settings, result: dict[str, Any]) -> None:
         return
     latency = result["latency_ms"]
     click.echo(
-        f"{result['verdict']}  {result.get('scenario', '?')}, seed {result.get('seed', '?')}"
+        f"{paint(result['verdict'])}  {result.get('scenario', '?')}, seed {result.get('seed', '?')}"
     )
     for reason in result["reasons"]:
         click.echo(f"  - {reason}")

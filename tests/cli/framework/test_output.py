@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,16 @@ import pytest
 from distributedlog.cli.framework import named_clusters
 from distributedlog.cli.framework.errors import print_notice, report
 from distributedlog.cli.framework.options import Settings
-from distributedlog.cli.framework.output import RateEstimate, table, visible
+from distributedlog.cli.framework.output import (
+    GREEN,
+    RED,
+    RESET,
+    RateEstimate,
+    State,
+    prose,
+    table,
+    visible,
+)
 from distributedlog.cli.framework.progress import ProgressLine
 from distributedlog.cli.logs.record_input import StoredSummary
 from distributedlog.cli.main import run
@@ -163,3 +173,40 @@ def test_how_long_the_rest_takes_is_told_from_what_has_gone() -> None:
     assert pace.describe(109.0, 300) == "", "others came: what was before says nothing"
     assert pace.describe(119.0, 290) == ", 1.0 a second, about 290 s more"
     assert pace.describe(129.0, 0).endswith("about 0 s more")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _printed(monkeypatch: pytest.MonkeyPatch, stdout: io.StringIO) -> str:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    table(("name", "state", "ledgers"), [["b1", State("up"), 7], ["b2", State("read-only"), 12]])
+    prose("  - at risk: ledger 7 has one copy, at risk", state="at risk")
+    monkeypatch.undo()
+    return stdout.getvalue()
+
+
+def test_a_terminal_shows_states_in_color_and_the_same_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    plain, colored = _printed(monkeypatch, io.StringIO()), _printed(monkeypatch, _Terminal())
+
+    assert "\033" not in plain
+    assert plain.splitlines()[1] == "b1    up         7"
+    assert f"b1    {GREEN}up{RESET}         7\n" in colored
+    assert f"  - {RED}at risk{RESET}: ledger 7 has one copy, at risk\n" in colored
+    assert re.sub(r"\033\[\d+m", "", colored) == plain
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_color_is_switched_off_by_the_environment(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(name, value)
+    assert "\033" not in _printed(monkeypatch, _Terminal())
