@@ -64,7 +64,7 @@ def show(settings: Settings) -> None:
 @click.option(
     "--wait/--no-wait",
     default=True,
-    help="Wait, up to --timeout: until the node votes (default: --wait).",
+    help="Wait, up to --timeout: until the node votes. This is the default.",
 )
 @common
 def replace(settings: Settings, node: str, wait: bool) -> None:
@@ -82,7 +82,7 @@ def replace(settings: Settings, node: str, wait: bool) -> None:
 @click.option(
     "--wait/--no-wait",
     default=True,
-    help="Wait, up to --timeout: until the node votes (default: --wait).",
+    help="Wait, up to --timeout: until the node votes. This is the default.",
 )
 @common
 def add(settings: Settings, node: str, wait: bool) -> None:

@@ -237,7 +237,7 @@ def show(settings: Settings) -> None:
 @click.option(
     "--reason",
     default="an operator has asked for it",
-    help='Reason: shown by "dlog status" (default: an operator has asked for it).',
+    help='Reason: shown by "dlog status". The default is "an operator has asked for it".',
 )
 @common
 def hold(settings: Settings, reason: str) -> None:

@@ -386,8 +386,8 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
 @click.option(
     "--txid-policy",
     type=click.Choice(["count", "ms"]),
-    help="Policy for omitted transaction IDs: the last ID + 1 (count) or the time in ms (ms), never below the"
-    " last ID (default: the policy of the log).",
+    help="Policy for omitted transaction IDs (default: that of the log). They are the last ID + 1 (count), or"
+    " the time in ms, but at least the last ID (ms).",
 )
 @click.option("--key", metavar="TEXT", help="The key of each record; the log must permit keys.")
 @click.option(

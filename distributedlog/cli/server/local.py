@@ -99,9 +99,9 @@ def command(
     """Run a whole cluster of metadata nodes and bookies on this machine.
 
     When the cluster is ready, the command prints its URI, and the cluster becomes the context "local". With
-    --json, it prints one JSON line instead, and there is no context: {"uri", "nodes": [{"name", "kind",
-    "pid", "address", "data"}]}, with "console" and "proxied_uri" if they were requested. The command ends
-    with SIGINT or SIGTERM, and all its processes end with it.
+    --json, it prints one JSON line instead, and there is no context. The keys of the line are "uri", "nodes",
+    and "console" and "proxied_uri" if they were requested. Each node has "name", "kind", "pid", "address" and
+    "data". The command ends with SIGINT or SIGTERM, and all its processes end with it.
     """
     if memory and data is not None:
         raise click.UsageError("--memory and --data exclude each other")

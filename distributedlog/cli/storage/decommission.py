@@ -35,7 +35,7 @@ SHOWN_LEDGERS_MAX = 10
     "--target",
     default="",
     metavar="BOOKIE",
-    help="Destination: preferred for the data; a name or an ID.",
+    help="Destination: preferred for the data, by name or ID.",
 )
 @force_option
 @common

@@ -55,13 +55,13 @@ def command() -> None:
 @click.option(
     "--seconds",
     type=click.FloatRange(1),
-    help="Duration in seconds: of the fault injection (default: as in the file).",
+    help="Duration in seconds (default: as in the file).",
 )
 @place_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory to write: new, for history and report (default: ./chaos-NAME-SEED-TIME).",
+    help="Directory to write (default: ./chaos-NAME-SEED-TIME). It must be new.",
 )
 @click.option("--keep-data", is_flag=True, help="Keep the data directories of the nodes.")
 @click.option(
