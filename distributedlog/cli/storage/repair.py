@@ -85,14 +85,16 @@ def command(
         started_at = trio.current_time()
         async with namespace(settings) as logs:
             repairer = _make_repairer(logs, throttle, fix_placement)
-            names = await await_answer(settings, "the names", lambda: bookie_names(logs.metadata))
-            ledger_ids = await await_answer(
-                settings,
-                "listing the ledgers to repair",
-                lambda: _ledgers_to_repair(logs, target, bookie, whole),
-            )
             deadline = started_at + settings.timeout_s if wait else None
             with show_progress(settings, lambda s: _progress_text(repairer, s)):
+                names = await await_answer(
+                    settings, "the names", lambda: bookie_names(logs.metadata)
+                )
+                ledger_ids = await await_answer(
+                    settings,
+                    "listing the ledgers to repair",
+                    lambda: _ledgers_to_repair(logs, target, bookie, whole),
+                )
                 complete_count, incomplete = await _run_passes(
                     settings, repairer, ledger_ids, names, is_forced, deadline
                 )
