@@ -109,6 +109,7 @@ you can repeat the write safely (docs/guides/exactly-once.md).
     DLOG_<FLAG>             --timeout, --json, -q, -v of all commands
     XDG_CONFIG_HOME         directory of contexts (dlog help contexts)
     COLUMNS                 maximum table width, also without a terminal
+    NO_COLOR                print states without colors on a terminal
 
 The variable of a flag consists of the command words and the long name:
 
@@ -161,11 +162,11 @@ a record never changes. Commands accept DLSNs, earliest and latest:
     dlog log tail orders --from earliest
     dlog log truncate orders --before 12.0.0
 
-A reader starts with the first record at or after the given position. Before
-the truncation point all records are deleted. A reader that starts there
-receives an error and never skips records silently. The cluster stores named
-positions of readers. A named position can prevent retention from deleting
-later records:
+A reader starts with the first record at or after the position of --from. It
+ends with the record at the position of --to. Before the truncation point
+all records are deleted. A reader that starts there receives an error and
+never skips records silently. The cluster stores named positions of readers.
+A named position can prevent retention from deleting later records:
 
     dlog log positions orders
 """,
