@@ -7,6 +7,7 @@ reported as one line, like all others.
 import importlib.util
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -248,15 +249,22 @@ def _spark_session(settings: Settings, master: str) -> Iterator[Any]:
 
 @contextmanager
 def _silence_children(*, keep_stderr: bool) -> Iterator[None]:
-    """Redirect stderr of Java and its workers, if they start within the block, to the null device."""
+    """Redirect stderr of Java and its workers, if they start within the block, to the null device.
+
+    `sys.stderr` of this process still writes to the old stderr, for the progress line.
+    """
     if keep_stderr:
         yield
         return
     own_stderr, dev_null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stream = sys.stderr
     try:
         os.dup2(dev_null, 2)
-        yield
+        with open(own_stderr, "w", encoding=stream.encoding, buffering=1, closefd=False) as own:
+            sys.stderr = own
+            yield
     finally:
+        sys.stderr = stream
         os.dup2(own_stderr, 2)
         os.close(own_stderr)
         os.close(dev_null)
