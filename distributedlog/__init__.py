@@ -105,6 +105,7 @@ from .uri import parse_uri
 
 if TYPE_CHECKING:
     from .cluster.local.local_cluster import LocalCluster, LocalNode, local_cluster
+    from .log.arrow.arrow_reader import ArrowReader
     from .log.byte_stream import ByteReader, ByteWriter
     from .log.consumers.subscription import Subscription
     from .log.consumers.work_queue import WorkClaim, WorkQueue
@@ -143,6 +144,7 @@ _HOMES = {
     "LinkContent": ".log.segments.app_versions",
     "PendingBulk": ".log.write.entry_batch",
     "PendingWrite": ".log.write.entry_batch",
+    "ArrowReader": ".log.arrow.arrow_reader",
     "ByteReader": ".log.byte_stream",
     "ByteWriter": ".log.byte_stream",
     "DLSN": ".log.format.dlsn",
@@ -201,6 +203,7 @@ __all__ = [
     "AddressUnavailable",
     "AlreadyClosed",
     "AppVersion",
+    "ArrowReader",
     "BookieReadOnly",
     "ByteReader",
     "ByteWriter",

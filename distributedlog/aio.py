@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVa
 import trio
 
 from . import open_namespace as open_trio_namespace
+from .log.arrow.arrow_reader import BATCH_BYTES
 from .log.byte_stream import ByteReader as TrioByteReader
 from .log.byte_stream import ByteWriter as TrioByteWriter
 from .log.consumers.subscription import Subscription as TrioSubscription
@@ -87,6 +88,7 @@ from .thread_bridge import (
     Closeable,
     Inbox,
     ReadCursor,
+    RecordBatches,
     beside_loop,
     log_lost_records,
     pending_claim,
@@ -101,6 +103,8 @@ from .write_buffer import (
 )
 
 if TYPE_CHECKING:  # a client loads no nodes
+    from pyarrow import RecordBatchReader
+
     from .cluster.local.local_cluster import LocalNode
 
 __all__ = [
@@ -1212,6 +1216,39 @@ class Log:
         )
         open_it = partial(open_buffer, self._background, self._namespace, self._log, opening)
         return Opening(lambda: opened(self._background, LogWriter, open_it))
+
+    async def to_arrow(
+        self,
+        *,
+        position: Position | None = None,
+        dlsn: DLSN | None = None,
+        txid: int | None = None,
+        since: datetime | int | None = None,
+        to: DLSN | Literal["end"] = "end",
+        columns: Sequence[str] | None = None,
+        batch_bytes_max: int = BATCH_BYTES,
+    ) -> "RecordBatchReader":
+        """Return the log as a ``pyarrow.RecordBatchReader``, from a start up to the present end.
+
+        DuckDB, polars and pandas read it. Any thread may pull batches, and waits for them. The errors of
+        `open_reader` are raised by the pull that encounters them. Closing the reader has no effect. Fetching
+        ends after the last batch, when the reader is dropped, or with the namespace. See
+        `distributedlog.Log.to_arrow`.
+
+        Raises: LogTruncated, LogNotFound, LogDeleted, LogRecreated, LedgerStateUnknown, InvalidRequest,
+        UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        opening = self._log.to_arrow(
+            position=position,
+            dlsn=dlsn,
+            txid=txid,
+            since=since,
+            to=to,
+            columns=columns,
+            batch_bytes_max=batch_bytes_max,
+        )
+        batches = await opened(self._background, RecordBatches, opening.open)
+        return batches.to_reader()
 
     @property
     def positions(self) -> Positions:

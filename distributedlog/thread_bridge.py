@@ -6,13 +6,14 @@ This module does not depend on how a caller waits, which `blocking.py` and `aio.
 
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import trio
 
+from .log.arrow.arrow_reader import ArrowReader
 from .log.consumers.work_queue import WorkClaim
 from .log.format.record import Columns, LogRecord
 from .log.model.position import Position
@@ -29,6 +30,9 @@ from .runtime.schedule.background_loop import (
     lost_records_text,
     uninterrupted,
 )
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch, RecordBatchReader
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Closeable")
@@ -56,6 +60,8 @@ class Closeable:
         what: str,
         abandon: Callable[[], Awaitable[object]],
         drop: Callable[[], Awaitable[object]] | None = None,
+        *,
+        warns: bool = True,
     ) -> None:
         """Create the object.
 
@@ -64,12 +70,15 @@ class Closeable:
             what: The object, for warnings.
             abandon: Ends the object, in the event loop.
             drop: Called in the event loop instead of ``abandon`` if the object was dropped unclosed.
+            warns: Warn if the object is dropped unclosed.
         """
         self._background = background
         self._abandon_in_loop = abandon
         """Called in the event loop."""
         self._drop_ref = background.close_on_drop(self, drop or abandon)
-        self._finalizer = weakref.finalize(self, _abandon_dropped, background, what, self._drop_ref)
+        self._finalizer = weakref.finalize(
+            self, _abandon_dropped, background, what if warns else "", self._drop_ref
+        )
         self._finalizer.atexit = False
 
     @property
@@ -102,7 +111,8 @@ def _abandon_dropped(
         background.post(lambda: background.close_dropped(drop_ref))
     except AlreadyClosed:
         return  # it was closed with its namespace
-    background.warn(f"{description} was dropped unclosed; it is abandoned", stacklevel=3)
+    if description:
+        background.warn(f"{description} was dropped unclosed; it is abandoned", stacklevel=3)
 
 
 def pending_open(
@@ -417,3 +427,56 @@ class ReadCursor:
                 entry_columns = None
             self._may_be_in_step = False
         return entry_columns
+
+
+class RecordBatches(Closeable):
+    """The batches of an `ArrowReader` for a ``pyarrow.RecordBatchReader``, which any thread may pull.
+
+    A pull blocks its thread, in both APIs, because pyarrow has no other form. Threads take turns. Closing a
+    ``RecordBatchReader`` notifies nothing, so the fetch ends after the last batch, or soon after the object
+    was dropped, without a warning. Until then at most ``read_ahead_bytes`` are held.
+
+    A pull that is interrupted (Ctrl-C) loses no entry: the next one returns its batches.
+    """
+
+    def __init__(self, background: Background, reader: ArrowReader) -> None:
+        super().__init__(background, "an Arrow reader", reader.aclose, warns=False)
+        self._reader = reader
+        self._turn = Mutex()
+        self._inbox: Inbox[list[Columns]] = Inbox()
+        self._batches: list[RecordBatch] = []
+        self._batch_index = 0
+        self._is_at_end = False
+
+    def to_reader(self) -> "RecordBatchReader":
+        """Return the reader that pulls from this object."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(self._reader.schema, self)
+
+    def __iter__(self) -> "Iterator[RecordBatch]":
+        return self
+
+    def __next__(self) -> "RecordBatch":
+        with self._turn:
+            while self._batch_index == len(self._batches):
+                if self._is_at_end:
+                    raise StopIteration
+                if self._background.run(self._inbox.fill_one, self._fetch):
+                    self._build()
+                else:
+                    self._is_at_end = True
+                    self._abandon()
+            # No call is between these steps, so an interrupt cannot separate them.
+            batch = self._batches[self._batch_index]
+            self._batch_index += 1
+        return batch
+
+    async def _fetch(self) -> list[Columns] | None:
+        return await self._reader.fetch() or None
+
+    @uninterrupted
+    def _build(self) -> None:
+        batches = self._reader.build(self._inbox.items[0])
+        self._batches, self._batch_index = batches, 0
+        del self._inbox.items[0]

@@ -6,12 +6,15 @@ Such a test has the marker ``extra`` (``spark`` where it runs on a session), and
 import importlib.util
 
 SPARK = ("numpy", "pyarrow", "pyspark")
+ARROW = ("numpy", "pyarrow")
 GATEWAY = ("hypercorn", "starlette")
 RELEASE = ("kubernetes_validate", "twine", "yaml")
 INSTALL = "pip install '.[spark]'"
+INSTALL_ARROW = "pip install '.[arrow]'"
 INSTALL_GATEWAY = "pip install '.[gateway]'"
 INSTALL_RELEASE = "pip install '.[release]'"
 OTHER_FOLDERS = {
+    "arrow": (ARROW, INSTALL_ARROW),
     "gateway": (GATEWAY, INSTALL_GATEWAY),
     "kubernetes": (RELEASE, INSTALL_RELEASE),
     "packaging": (RELEASE, INSTALL_RELEASE),

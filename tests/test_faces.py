@@ -16,6 +16,10 @@ from distributedlog.runtime.interfaces import errors
 from tools.generate_api_variants import API_CLASSES, asyncio_module, blocking_module
 
 BY_FACE = {
+    (
+        "Log",
+        "to_arrow",
+    ): "of trio an ArrowReader; the others give pyarrow's reader, which threads pull",
     ("LogWatch", "logs"): "a property, but of asyncio a call: it hops to the loop",
     ("SegmentWriter", "token"): "of trio a field",
 }
@@ -121,6 +125,7 @@ NOT_PLAYED = {
     ("Subscription", "aclose"): "the end of an `async with`",
     ("WorkQueue", "aclose"): "the end of an `async with`",
     ("LogWriter", "aclose"): "the end of an `async with`, and `Face.close`",
+    ("Log", "to_arrow"): "needs the extra `arrow`; played in `tests/log/arrow`",
     ("Log", "watch_segments"): "played in `test_segment_watch.py`, in the trio face",
     ("Namespace", "metrics"): "numbers of a process; `tests/log/services/test_log_metrics.py`",
     ("PendingBulk", "count"): "of every sequence",

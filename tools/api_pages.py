@@ -64,7 +64,8 @@ PAGES = (
         "read",
         "Read API",
         "This page lists the calls that read one log or several logs. It is for developers.",
-        "[Read records](../../guides/read.md), [more log features](../../guides/more-log-features.md)",
+        "[Read records](../../guides/read.md), [more log features](../../guides/more-log-features.md), "
+        "[DuckDB, polars and pandas](../../guides/arrow.md)",
         (
             "Log open_reader first_record last_record last_dlsn count find",
             "LogReader",
@@ -78,6 +79,8 @@ PAGES = (
             "LogEvent",
             "Log open_byte_reader",
             "ByteReader",
+            "Log to_arrow",
+            "ArrowReader",
         ),
     ),
     ApiPage(
@@ -160,6 +163,7 @@ INTERNAL_PARAMETERS = {"forks", "host"}
 
 INTERNAL = re.compile(
     r"""encode|decode|unknown_fields|with(out)?_\w+     # stored values and their changes
+    |ArrowReader\.(fetch|build)
     |\w+\.origin|Columns\.flags|LogRecord\.slot          # how a record is stored in its entry
     |LocalCluster\.(children|kill|ready)                # only of the trio API, for tests
     |LogState\.(epoch|incarnation|writer_id|end|writer_format|producer_snapshot_segment|txid_policy|txid_rule

@@ -14,6 +14,8 @@ from ..runtime.interfaces.errors import (
     LogNotFound,
 )
 from ..runtime.protocol.schema import NUMBER_MAX
+from .arrow.arrow_columns import Projection, choose_columns
+from .arrow.arrow_reader import BATCH_BYTES, ArrowReader
 from .byte_stream import ByteReader, ByteWriter, check_offset, check_stream
 from .changes.log_truncation import seal, truncate
 from .consumers.subscription import Subscription, subscribe
@@ -239,6 +241,49 @@ class Log:
                 idle_error_s=idle_error_s,
             )
         )
+
+    def to_arrow(
+        self,
+        *,
+        position: Position | None = None,
+        dlsn: DLSN | None = None,
+        txid: int | None = None,
+        since: datetime | int | None = None,
+        to: DLSN | Literal["end"] = "end",
+        columns: Sequence[str] | None = None,
+        batch_bytes_max: int = BATCH_BYTES,
+    ) -> Opening[ArrowReader]:
+        """Read the log as Arrow record batches, from a start up to its present end.
+
+        Use the result with ``async with``, or ``await`` it and close it later. The blocking and asyncio APIs
+        return a ``pyarrow.RecordBatchReader`` instead, which DuckDB, polars and pandas read. Memory is
+        limited to ``read_ahead_bytes`` and a few batches. A large backlog is read from several bookies at
+        once. Without the extra ``arrow``, the call raises `UnsupportedFormat`.
+
+        Args:
+            position: Start after all records before it, as for `open_reader`. By default, start at the
+                earliest available record.
+            dlsn: Instead: start at this DLSN, or at the next record.
+            txid: Instead: start at the first record with a txid of at least this value.
+            since: Instead: start at the first record with a log time of at least this time (a datetime with
+                a time zone, or ms since 1970).
+            to: Stop after this DLSN, but no later than after the last record that is readable at the time of
+                the opening. "end" means that record.
+            columns: Names among ``segment``, ``entry``, ``slot``, ``sequence_id``, ``txid``, ``payload``,
+                ``timestamp``, ``log``, ``dlsn``, ``key`` and ``headers``, in the requested order. The default
+                is the first seven. Only the requested columns are built.
+            batch_bytes_max: The payload bytes after which no further entry is added to a batch. A batch of
+                one entry has no copies of its payloads.
+
+        Raises: LogTruncated, LogNotFound, LogDeleted, LogRecreated, LedgerStateUnknown, InvalidRequest,
+        UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        start = check_read_start(position, dlsn, txid, since, "earliest")
+        if not (to == "end" or isinstance(to, DLSN)):
+            raise InvalidRequest(f'to must be a DLSN or "end", not {quoted(to)}')
+        check_whole("batch_bytes_max", batch_bytes_max, 1)
+        projection = choose_columns(columns)
+        return Opening(lambda: self._open_arrow(start, to, projection, batch_bytes_max))
 
     def open_byte_writer(
         self, *, takeover: bool = False, wait_s: float | None = None
@@ -871,6 +916,26 @@ class Log:
         )
         self._context.start(fetcher.run)
         return LogReader(fetcher.queue, idle_error_s)
+
+    async def _open_arrow(
+        self,
+        start: ReadStart,
+        to: DLSN | Literal["end"],
+        projection: Projection,
+        batch_bytes_max: int,
+    ) -> ArrowReader:
+        if isinstance(to, DLSN):
+            try:
+                to = min(to, await self.last_dlsn())  # a reader would wait for a later record
+            except LogEmpty:
+                to = "end"
+        reader = await self._open_reader(start, to, skip=False, on_skipped=None, idle_error_s=None)
+        return ArrowReader(
+            reader,
+            projection,
+            batch_bytes_max=batch_bytes_max,
+            wait_max_s=2 * self.options.read_retry_s,
+        )
 
     async def _subscribe(
         self,

@@ -25,7 +25,7 @@ Reads, planned on the driver:
 Reads, in tasks:
 
     read/task_entries.py        The entries of a task's ranges, fetched in the background.
-    read/arrow_batches.py       Entries as Arrow record batches.
+    ../log/arrow/               Entries as Arrow record batches.
 
 Writes:
 

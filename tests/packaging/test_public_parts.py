@@ -43,7 +43,7 @@ def test_compatibility_page_names_every_declared_version_and_extra(part: str) ->
         for line in PROJECT["classifiers"]
         if line.startswith("Programming Language :: Python :: 3.")
     ]
-    contributors = {"test", "browser", "docs", "release"}
+    contributors = {"test", "browser", "docs", "engines", "release"}
     extras = ["none", *sorted(set(PROJECT["optional-dependencies"]) - contributors)]
 
     assert rows == {"Python": minors, "Packages": extras}[part]
@@ -51,7 +51,7 @@ def test_compatibility_page_names_every_declared_version_and_extra(part: str) ->
 
 def test_compatibility_page_names_every_package_of_an_extra_for_users() -> None:
     names = [re.split(r"[\[><=]", text)[0] for text in PROJECT["dependencies"]]
-    for extra in ("compression", "gateway", "pki", "spark"):
+    for extra in ("arrow", "compression", "gateway", "pki", "spark"):
         names += [re.split(r"[\[><=]", text)[0] for text in PROJECT["optional-dependencies"][extra]]
 
     table = COMPATIBILITY.split("## Packages\n")[1].split("\n## ")[0]

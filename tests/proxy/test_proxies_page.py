@@ -11,6 +11,7 @@ from distributedlog import DLSN, InvalidRequest, LogEvent, LogRecord, blocking, 
 from distributedlog.cluster.declarations.options import READ_PROXY
 from distributedlog.log.namespace import Namespace
 from distributedlog.uri import format_address
+from tests.extras import missing
 from tests.mutation import ROOT
 
 from .proxy_world import world
@@ -68,6 +69,8 @@ STREAMS: dict[str, Call] = {
 LOG: dict[str, Call] = {
     "open_writer": lambda one: one.open_writer(),
     "open_reader": lambda one: one.open_reader(),
+    # Without its extra the call is refused everywhere, and a reader is what it opens.
+    "to_arrow": lambda one: one.open_reader(to="end") if missing("arrow") else one.to_arrow(),
     "describe": lambda one: one.describe(),
     "last_dlsn": lambda one: one.last_dlsn(),
     "first_record": lambda one: one.first_record(),

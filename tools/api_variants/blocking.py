@@ -70,6 +70,8 @@ from distributedlog.write_buffer import (
 )
 
 if TYPE_CHECKING:  # a client loads no nodes
+    from pyarrow import RecordBatchReader
+
     from distributedlog.cluster.local.local_cluster import LocalNode
 
 __all__ = [

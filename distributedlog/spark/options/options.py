@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
+from ...log.arrow.arrow_columns import TXID_UNITS
 from ...runtime.declarations.options import KIB, MIB
 from ...runtime.declarations.options import option as describe
 from ...runtime.interfaces.errors import InvalidRequest
@@ -42,9 +43,6 @@ SPARKS_OWN = frozenset(
     }
 )
 """Options that Spark itself adds, in lower case."""
-
-TXID_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
-"""Microseconds per unit, for the column ``timestamp``."""
 
 
 def option(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from ...log.arrow.arrow_columns import TXID_UNITS, Projection
 from ...log.format.dlsn import DLSN
 from ...log.model.segment_ranges import SegmentRange, ranges_between
 from ...log.read.log_view import LogView
@@ -14,11 +15,10 @@ from ..client.retry import RETRY_S, retry_unavailable_blocking
 from ..client.spark_client import SparkClient, client, delegated_token_for, run
 from ..client.spark_errors import marks_errors, marks_errors_of_rows
 from ..options.filter_pushdown import HIGH, LOW, FilterBounds, filter_bounds
-from ..options.options import TXID_UNITS, SourceOptions
+from ..options.options import SourceOptions
 from .offsets import Offset
 from .scan_planner import pack_tasks
 from .source_logs import SourceLogs
-from .table_schema import Projection
 from .task_entries import TaskEntries
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def read_task(
     options: SourceOptions, projection: Projection, task: ReadTask
 ) -> "Iterator[pa.RecordBatch]":
     """Yield the record batches of one task, in a worker process."""
-    from .arrow_batches import BatchBuilder, group_entries
+    from ...log.arrow.arrow_batches import BatchBuilder, group_entries
 
     if not task.ranges:
         return

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ...log.arrow.arrow_columns import Projection
 from ..client.retry import retry_unavailable_blocking
 from ..client.spark_client import SparkClient, client, delegated_token_for
 from ..client.spark_errors import marks_errors, marks_errors_of_rows
@@ -20,7 +21,6 @@ from .batch_reader import ReadTask, read_task
 from .offsets import Offset
 from .scan_planner import pack_tasks
 from .stream_progress import BatchLimit, StreamProgress
-from .table_schema import Projection
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

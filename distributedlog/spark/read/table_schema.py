@@ -6,9 +6,9 @@ only those are built.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...log.arrow.arrow_columns import Projection
 from ...runtime.interfaces.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -35,24 +35,6 @@ As text it costs six times as much as all other columns together.
 KEYED_COLUMNS = {"key": "binary", "headers": "array<struct<name:binary,value:binary>>"}
 """Columns that are built only if the schema names them. ``key`` is null for a record without a key, and
 ``headers`` is empty for a record without headers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """The requested columns, in order. It is sent to the tasks."""
-
-    names: tuple[str, ...]
-    arrow: "pa.Schema"
-    """The exact schema that Spark expects of the first batch, including nullability."""
-    txid_unit: str | None
-    """Unit of transaction IDs, if ``timestamp`` shows them; None if it shows log time."""
-
-    @property
-    def dlsn_as_text(self) -> bool:
-        """Whether ``dlsn`` is requested as a string."""
-        import pyarrow as pa
-
-        return bool(pa.types.is_string(self.arrow.field("dlsn").type))
 
 
 def ddl() -> str:

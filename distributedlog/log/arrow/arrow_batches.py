@@ -2,8 +2,9 @@
 
 Transaction IDs, offsets and payloads of an entry have Arrow's own layout. The columns of an entry that fills
 a batch are wrapped, not copied. The batch keeps the memory of the entry alive, which nothing else uses (H17).
-A batch costs Python and the JVM about 0.5 ms of CPU at any size, and a copy of 256 KiB a tenth of that.
-Therefore entries are gathered up to the option ``batchBytes``. Only the requested columns are built.
+A batch costs Spark's Python and JVM about 0.5 ms of CPU at any size, and a copy of 256 KiB a tenth of that.
+Therefore small entries are gathered. Only the requested columns are built. No column costs work per record,
+except the text of DLSNs, and the keys and headers of entries that have any.
 """
 
 from collections import Counter
@@ -13,10 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...log.format.record import Columns
 from ...runtime.interfaces.errors import InvalidRequest
-from ..options.options import TXID_UNITS
-from .table_schema import Projection
+from ..format.record import Columns
+from .arrow_columns import TXID_UNITS, Projection
 
 BATCH_BYTES_MAX = 1 << 30
 """Arrow's offsets are limited to 2 GiB per column and batch."""
@@ -27,7 +27,7 @@ MILLISECONDS_MAX = MICROSECONDS_MAX // 1000
 
 
 class BatchBuilder:
-    """Builds the batches of one task. ``built_columns`` counts the built columns by name."""
+    """Builds the batches of one reader. ``built_columns`` counts the built columns by name."""
 
     def __init__(self, projection: Projection) -> None:
         self.built_columns: Counter[str] = Counter()
@@ -105,12 +105,20 @@ class BatchBuilder:
         return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
 
     def _key(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        if all(part.keys is None for part in parts):
+            return pa.nulls(_rows(parts), pa.binary())
         keys: list[bytes | None] = []
         for part in parts:
             keys += [None] * part.count if part.keys is None else part.keys
         return pa.array(keys, pa.binary())
 
     def _headers(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        kind = self._projection.arrow.field("headers").type
+        if all(part.headers is None for part in parts):
+            count = _rows(parts)
+            offsets = pa.py_buffer(np.zeros(count + 1, np.int32))
+            no_headers = pa.array([], kind.value_type)
+            return pa.Array.from_buffers(kind, count, [None, offsets], children=[no_headers])
         rows: list[list[dict[str, bytes]]] = []
         for part in parts:
             rows += (
@@ -121,7 +129,7 @@ class BatchBuilder:
                 if part.headers is not None
                 else [[]] * part.count
             )
-        return pa.array(rows, self._projection.arrow.field("headers").type)
+        return pa.array(rows, kind)
 
     def _timestamp(self, log: str, parts: Sequence[Columns]) -> pa.Array:
         unit, kind = self._projection.txid_unit, pa.timestamp("us", tz="UTC")
@@ -132,8 +140,8 @@ class BatchBuilder:
         txids = _txids(parts)
         if len(txids) and int(txids.max()) > MICROSECONDS_MAX // factor:
             raise InvalidRequest(
-                f'log "{log}": txid {int(txids.max())} is not a time in {unit}. Option "txidUnit" is for '
-                "logs whose txids are times"
+                f'log "{log}": txid {int(txids.max())} is not a time in {unit}. A unit is for logs whose '
+                "txids are times"
             )
         return _array_view(kind, len(txids), txids if factor == 1 else txids * factor)
 

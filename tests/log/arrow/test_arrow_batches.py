@@ -1,6 +1,7 @@
-"""Entries as Arrow batches: views without a copy, only what is asked for, the types Spark demands (S2)."""
+"""Entries as Arrow batches: views without a copy, and only the requested columns (S2)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,11 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.extras import INSTALL
+from tests.extras import INSTALL_ARROW
 
-pa = pytest.importorskip("pyarrow", reason=INSTALL)
-pytest.importorskip("numpy", reason=INSTALL)
+pa = pytest.importorskip("pyarrow", reason=INSTALL_ARROW)
+pytest.importorskip("numpy", reason=INSTALL_ARROW)
 
+from distributedlog.log.arrow.arrow_batches import BatchBuilder, group_entries  # noqa: E402
+from distributedlog.log.arrow.arrow_columns import (  # noqa: E402
+    DEFAULT_COLUMNS,
+    OPTIONAL_COLUMNS,
+    Projection,
+    choose_columns,
+)
 from distributedlog.log.format.record import (  # noqa: E402
     Columns,
     Origin,
@@ -22,29 +30,8 @@ from distributedlog.log.format.record import (  # noqa: E402
     decode_header,
 )
 from distributedlog.runtime.interfaces.errors import InvalidRequest  # noqa: E402
-from distributedlog.spark.options.options import SourceOptions  # noqa: E402
-from distributedlog.spark.read.arrow_batches import BatchBuilder, group_entries  # noqa: E402
-from distributedlog.spark.read.table_schema import (  # noqa: E402
-    COLUMNS,
-    KEYED_COLUMNS,
-    Projection,
-    projection,
-)
 
 pytestmark = pytest.mark.extra
-TYPES = {
-    "log": pa.string(),
-    "segment": pa.int64(),
-    "entry": pa.int64(),
-    "slot": pa.int32(),
-    "sequence_id": pa.int64(),
-    "txid": pa.int64(),
-    "payload": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "dlsn": pa.string(),
-    "key": pa.binary(),
-    "headers": pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())])),
-}
 WALL_MS = 1_700_000_000_123
 
 
@@ -69,9 +56,7 @@ def time_of(ms: int) -> datetime:
 
 
 def asked(*names: str, unit: str | None = None) -> Projection:
-    kinds = COLUMNS | KEYED_COLUMNS | {"dlsn": "string"}
-    schema = pa.schema([(name, TYPES[name]) for name in names])
-    return projection([(name, kinds[name]) for name in names], schema, unit)
+    return replace(choose_columns(names), txid_unit=unit)
 
 
 @settings(max_examples=examples(100))
@@ -99,7 +84,8 @@ def test_rows_are_the_records_whether_viewed_or_gathered(
         ]  # fmt: skip
         before += len(payloads)
 
-    batch = BatchBuilder(asked(*COLUMNS, "dlsn")).batch("x", parts)
+    names = ("log", *DEFAULT_COLUMNS, "dlsn")
+    batch = BatchBuilder(asked(*names)).batch("x", parts)
 
     batch.validate(full=True)
     assert list(zip(*(column.to_pylist() for column in batch.columns), strict=True)) == wanted
@@ -120,6 +106,16 @@ def test_keys_and_headers_are_built_for_entries_with_and_without_them() -> None:
     assert batch.column("key").to_pylist() == [b"k", None, None, b""]
     named = [{"name": name, "value": value} for name, value in pairs]
     assert batch.column("headers").to_pylist() == [[], named, [], []]
+
+
+def test_keys_and_headers_are_empty_for_a_log_without_any() -> None:
+    parts = [entry([1, 2], [b"a", b"b"]), entry([3], [b"c"])]
+
+    batch = BatchBuilder(asked("key", "headers")).batch("x", parts)
+
+    batch.validate(full=True)
+    assert batch.column("key").to_pylist() == [None, None, None]
+    assert batch.column("headers").to_pylist() == [[], [], []]
 
 
 def test_payloads_and_txids_of_an_entry_are_not_copied() -> None:
@@ -149,11 +145,6 @@ def test_small_entries_share_a_batch_and_large_ones_do_not() -> None:
     groups = [len(group) for group in group_entries([*small, large, *small], 4_000)]
 
     assert groups == [4, 4, 2, 1, 4, 4, 2]
-    default = SourceOptions.parse(
-        {"uri": "distributedlog://h:1/n", "log": "a"}, "batch"
-    ).batch_bytes
-    # A batch of its own costs Spark more than a copy of 100 kB does.
-    assert [len(group) for group in group_entries([large] * 50, default)] == [20, 20, 10]
 
 
 def test_a_txid_that_is_no_time_is_refused_by_name() -> None:
@@ -178,11 +169,14 @@ def test_a_time_beyond_the_calendar_is_the_last_one() -> None:
     assert said == (2**63 - 1) // 1000 * 1000
 
 
-def test_a_column_that_is_not_there_is_refused_with_the_list() -> None:
-    """S24."""
-    with pytest.raises(
-        InvalidRequest, match='unknown column "value": a log has log string, segment bigint'
-    ):
-        projection([("value", "binary")], pa.schema([]), None)
-    with pytest.raises(InvalidRequest, match='"txid" must be bigint, not int'):
-        projection([("txid", "int")], pa.schema([]), None)
+def test_schema_has_the_requested_columns_in_their_order() -> None:
+    names = ("payload", *OPTIONAL_COLUMNS, "txid")
+
+    assert choose_columns(names).arrow.names == [*names]
+    assert choose_columns(None).arrow.names == [*DEFAULT_COLUMNS]
+
+
+@pytest.mark.parametrize("names", [["value"], [], ["txid", "txid"], "payload", ["txid", 1]])
+def test_unknown_repeated_or_missing_columns_are_refused(names: Any) -> None:
+    with pytest.raises(InvalidRequest, match="columns must be"):
+        choose_columns(names)
