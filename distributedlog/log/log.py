@@ -272,8 +272,8 @@ class Log:
             columns: Names among ``segment``, ``entry``, ``slot``, ``sequence_id``, ``txid``, ``payload``,
                 ``timestamp``, ``log``, ``dlsn``, ``key`` and ``headers``, in the requested order. The default
                 is the first seven. Only the requested columns are built.
-            batch_bytes_max: The largest payload size of a batch, except that a batch has at least one entry. A
-                batch of one entry has no copies of its payloads.
+            batch_bytes_max: The largest payload size of a batch, except that a batch has at least one entry.
+                A batch of one entry has no copies of its payloads.
 
         Raises: LogTruncated, LogNotFound, LogDeleted, LogRecreated, LedgerStateUnknown, InvalidRequest,
         UnsupportedFormat, QuorumUnreachable, AlreadyClosed.

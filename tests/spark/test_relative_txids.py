@@ -20,13 +20,14 @@ pa = pytest.importorskip("pyarrow", reason=INSTALL)
 pytest.importorskip("pyspark", reason=INSTALL)
 
 from distributedlog import Namespace, blocking, open_namespace  # noqa: E402
+from distributedlog.log.arrow.arrow_columns import Projection  # noqa: E402
 from distributedlog.runtime.interfaces.errors import CorruptData  # noqa: E402
 from distributedlog.spark.archive.archive_store import store_of  # noqa: E402
 from distributedlog.spark.client.spark_client import run  # noqa: E402
 from distributedlog.spark.options.filter_pushdown import filter_bounds  # noqa: E402
 from distributedlog.spark.options.options import SourceOptions  # noqa: E402
 from distributedlog.spark.read.batch_reader import BatchReader  # noqa: E402
-from distributedlog.spark.read.table_schema import Projection, projection  # noqa: E402
+from distributedlog.spark.read.table_schema import projection  # noqa: E402
 
 pytestmark = pytest.mark.extra
 

@@ -206,9 +206,9 @@ def test_every_task_of_a_query_is_lent_one(world: tuple[Cluster, Path]) -> None:
     cluster, file = world
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+    from distributedlog.log.arrow.arrow_columns import Projection
     from distributedlog.spark.read.batch_reader import BatchReader, ReadTask
     from distributedlog.spark.read.stream_reader import StreamReader
-    from distributedlog.spark.read.table_schema import Projection
     from distributedlog.spark.sink.spark_sink import BatchWriter, StreamWriter
 
     async def fill() -> None:

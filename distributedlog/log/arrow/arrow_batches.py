@@ -9,6 +9,7 @@ except the text of DLSNs, and the keys and headers of entries that have any.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,13 @@ class BatchBuilder:
         self.built_columns: Counter[str] = Counter()
         self._projection = projection
         self._column_makers = [(name, getattr(self, f"_{name}")) for name in projection.names]
+        self._others: BatchBuilder | None = None
+        """Builds all columns except ``payload``. None if there is no other one, or no payload."""
+        if "payload" in projection.names and len(projection.names) > 1:
+            self._payload_index = projection.names.index("payload")
+            names = tuple(name for name in projection.names if name != "payload")
+            schema = projection.arrow.remove(self._payload_index)
+            self._others = BatchBuilder(replace(projection, names=names, arrow=schema))
         self._last_constant: dict[str, tuple[Any, int, pa.Array]] = {}
         self._last_slots: tuple[list[tuple[int, int]], pa.Array] | None = None
         self._ramp: Any = np.arange(4096, dtype=np.int32)
@@ -48,6 +56,24 @@ class BatchBuilder:
             rows = sum(part.count for part in parts)
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
         return pa.RecordBatch.from_arrays(arrays, schema=self._projection.arrow)
+
+    def batches(self, log: str, groups: Sequence[Sequence[Columns]]) -> list[pa.RecordBatch]:
+        """Return one batch per group of entries, as `batch`.
+
+        All columns except the payloads are built once for all groups. The batches have slices of them, which
+        costs less than half of building them for each batch of 256 KiB.
+        """
+        if self._others is None or len(groups) < 2:
+            return [self.batch(log, group) for group in groups]
+        whole = self._others.batch(log, [part for group in groups for part in group])
+        batches, row = [], 0
+        field = self._projection.arrow.field(self._payload_index)
+        for group in groups:
+            payloads = self._payload(log, group)
+            others = whole.slice(row, len(payloads))
+            batches.append(others.add_column(self._payload_index, field, payloads))
+            row += len(payloads)
+        return batches
 
     # --- one column each --------------------------------------------------------------------------
 

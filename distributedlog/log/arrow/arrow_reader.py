@@ -86,8 +86,8 @@ class ArrowReader:
         """Return the records of these entries as batches. In any thread, but only in one at a time."""
         from .arrow_batches import group_entries
 
-        groups = group_entries(entries, self._batch_bytes_max)
-        return [self._builder.batch(self._reader.name, group) for group in groups]
+        groups = [*group_entries(entries, self._batch_bytes_max)]
+        return self._builder.batches(self._reader.name, groups)
 
     def __aiter__(self) -> "ArrowReader":
         return self

@@ -147,6 +147,21 @@ def test_small_entries_share_a_batch_and_large_ones_do_not() -> None:
     assert groups == [4, 4, 2, 1, 4, 4, 2]
 
 
+def test_batches_of_several_groups_are_those_of_each_group() -> None:
+    """They share the columns that are built once, and each has the payloads of its own entries."""
+    parts = [entry([2 * n, 2 * n + 1], [b"%d" % n, b""], number=n, before=2 * n) for n in range(5)]
+    groups = [parts[:1], parts[1:3], parts[3:]]
+    for names in (("txid", "payload", "slot", "dlsn"), ("payload",), ("entry", "headers")):
+        builder = BatchBuilder(asked(*names))
+
+        batches = builder.batches("x", groups)
+
+        assert batches == [builder.batch("x", group) for group in groups]
+        for batch in batches:
+            batch.validate(full=True)
+            assert batch.schema == asked(*names).arrow
+
+
 def test_a_txid_that_is_no_time_is_refused_by_name() -> None:
     builder = BatchBuilder(asked("timestamp", unit="s"))
 

@@ -152,6 +152,12 @@ async def test_a_closed_reader_returns_no_batch(world: World) -> None:
 
 async def test_wrong_arguments_are_refused_before_a_request(world: World) -> None:
     async with world.log("l") as log:
-        for wrong in ({"to": None}, {"to": "latest"}, {"batch_bytes_max": 0}, {"columns": []}):
+        wrong: list[dict[str, Any]] = [
+            {"to": None},
+            {"to": "latest"},
+            {"batch_bytes_max": 0},
+            {"columns": []},
+        ]
+        for arguments in wrong:
             with pytest.raises(InvalidRequest):
-                log.to_arrow(**wrong)  # type: ignore[arg-type]
+                log.to_arrow(**arguments)
