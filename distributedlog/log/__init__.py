@@ -83,6 +83,9 @@ Read:
     read/multi_reader.py                   Read several logs as one stream.
     read/position_search.py                Find the last record, or a position by transaction ID or time,
                                            in few reads.
+    arrow/arrow_reader.py                  A log as Arrow record batches, with bounded memory.
+    arrow/arrow_columns.py                 The columns of these batches, and the choice of some of them.
+    arrow/arrow_batches.py                 Build the batches, also those of Spark.
     byte_stream.py                         A log as bytes: write, read and seek by offset.
 
 Consumers with stored positions:
