@@ -329,6 +329,10 @@ class Host:
     connections_max: int = 1000
     """The number of peers that a server of this host may have: its descriptors, without those for its files.
     """
+    features: int = -1
+    """The bits of the optional protocol features that programs of this host support (`handshake.py`).
+
+    By default all. A simulated host with an older version has fewer."""
     secret_bytes: Callable[[int], bytes] = _no_secrets
     """Returns unpredictable bytes for keys, nonces and tokens. `random` is for everything else, because its
     output can be predicted from earlier output."""

@@ -86,6 +86,7 @@ class Link:
             now=trio.current_time(),
         )
         self.peer = Hello()
+        """The HELLO of the other end, with the features that both ends support."""
         self.peer_address = connection.peer
         self.listener = ""
         """The name of the listener that accepted the connection; "" is the default one."""

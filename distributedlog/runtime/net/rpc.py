@@ -97,8 +97,9 @@ class Endpoint:
         outgoing_bytes_max: int = OUTGOING_BYTES_MAX,
     ) -> None:
         self.host = host
-        self.hello = hello
-        """Returns the present HELLO of this side."""
+        self.features = hellos.FEATURES & host.features
+        """The optional features that this side supports (`handshake.py`)."""
+        self._hello = hello
         self._receive_space = ReceiveSpace(receive_bytes, partial_bytes_max)
         self._outgoing_bytes_max = outgoing_bytes_max
         self._accepted_count = 0
@@ -110,6 +111,14 @@ class Endpoint:
         self.rejection_log = RejectionLog()
         self.failures = WorkFailures()
         """The failures of all background work of this node or client process."""
+
+    def hello(self) -> Hello:
+        """Return the present HELLO of this side."""
+        return self.with_common_features(self._hello())
+
+    def with_common_features(self, hello: Hello) -> Hello:
+        """Return a HELLO without the features that this side does not support."""
+        return replace(hello, features=hello.features & self.features)
 
     def has_credit(self, link: Link) -> bool:
         """Return whether ``link`` may get another large reply.
@@ -207,7 +216,7 @@ class Endpoint:
                     reason or ConnectionLost(f"the connection to {address_text} was abandoned")
                 )
                 raise
-            link.peer = greeting.hello
+            link.peer = self.with_common_features(greeting.hello)
             link.listener = greeting.listener
             if link.identity is not None:
                 link.principal = link.identity.principal
@@ -542,7 +551,7 @@ class _ServerConnection:
                     f" {own_hello.cluster_id or '(none yet)'}: {error}"
                 ) from None
             hellos.check_identity(link.identity, greeting.hello, link.peer_address)
-            link.peer = greeting.hello
+            link.peer = self._endpoint.with_common_features(greeting.hello)
             nonce = self._endpoint.host.secret_bytes(NONCE_BYTES) if greeting.nonce else b""
             self._nonces = (greeting.nonce, nonce)
             self._has_hello = True

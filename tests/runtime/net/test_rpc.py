@@ -35,7 +35,13 @@ from distributedlog.runtime.protocol.frames import (
     pack,
     unpack,
 )
-from distributedlog.runtime.protocol.handshake import FEATURES, Hello, decode_hello, encode_hello
+from distributedlog.runtime.protocol.handshake import (
+    FEATURE_LACS,
+    FEATURES,
+    Hello,
+    decode_hello,
+    encode_hello,
+)
 
 from ..pipe import PipeNetwork
 
@@ -309,6 +315,19 @@ def test_who_names_no_features_has_none() -> None:
     for wrong in (-1, 1 << 32, "1", None):
         with pytest.raises(ProtocolError, match="features"):
             decode_hello(pack({**new, "features": wrong}), "peer")
+
+
+async def test_peers_use_the_features_that_both_hosts_support(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with served() as there:
+        host = replace(there.network.host("older"), features=FEATURE_LACS)
+        there.client = Endpoint(host, lambda: CLIENT)
+
+        link = await there.dial()
+
+        assert link.peer == replace(SERVER, features=FEATURE_LACS)
+        assert there.sessions[0].link.peer == replace(CLIENT, features=FEATURE_LACS)
 
 
 async def test_the_wrong_node_at_an_address_is_refused(
