@@ -33,7 +33,7 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.net.address_check import AddressCheck, advertised_addresses_of
 from ...runtime.net.rpc import Endpoint
 from ...runtime.primitives.steady_clock import steady_time
-from ...runtime.protocol.handshake import Hello
+from ...runtime.protocol.handshake import FEATURE_ERROR_CODES, Hello
 from ...runtime.schedule.work_failures import WorkFailures
 from ..auth.authorizer_feed import feed_authorizer, refresh_authorizer
 from ..coordination.cookie import claim_identity, cookie_guard
@@ -331,10 +331,11 @@ def _registration_lease(
     current_registration = partial(
         registration_of, parts.host, parts.config, parts.identity, parts.store, addresses
     )
+    codes = bool(parts.endpoint.features & FEATURE_ERROR_CODES)
     return RegistrationLease(
         parts.metadata,
         keys.bookie_key(parts.bookie_id),
-        lambda: current_registration().encode(),
+        lambda: current_registration().encode(codes=codes),
         cookie_unchanged,
         lease_s=parts.config.lease_s,
         get_urgent=lambda: urgent_parts(current_registration()),

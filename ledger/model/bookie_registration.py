@@ -102,8 +102,8 @@ class BookieRegistration:
                 return self.addresses[name]
         return None
 
-    def encode(self) -> bytes:
-        """Encode the record as the value of the bookie's key."""
+    def encode(self, *, codes: bool = True) -> bytes:
+        """Encode the record as the value of the bookie's key; for ``codes`` see `report_of`."""
         return pack(
             {
                 "format": FORMAT,
@@ -116,7 +116,7 @@ class BookieRegistration:
                 "free_bytes": self.free_bytes,
                 "used_bytes": self.used_bytes,
                 "ledgers": self.ledgers,
-                **report_of(self.conditions),
+                **report_of(self.conditions, codes=codes),
                 "rot": list(self.corruption_counts),
                 "pulls": self.copies_assigned_ledgers,
                 "principal": self.principal,

@@ -5,6 +5,7 @@
     python -m distributedlog.testing.sim --workload pipeline    links, truncation, named positions
     python -m distributedlog.testing.sim --workload proxied     producers and readers behind proxies
     python -m distributedlog.testing.sim --workload trusted     authorization: clients with and without rights
+    python -m distributedlog.testing.sim --mixed                processes of this version and of the older one
 
 The command prints totals and, for each failure, the seed, the commit and the command that replays it. It
 exits with 1 if any seed failed.
@@ -36,6 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stop-first", action="store_true", help="end at the first failure")
     parser.add_argument("--hash", action="store_true", help="print each seed's trace hash")
     parser.add_argument("--jobs", type=int, default=1, help="processes that run seeds")
+    parser.add_argument(
+        "--mixed", action="store_true", help="run processes of two versions, at random"
+    )
     parser.add_argument(
         "--workload", choices=sorted(WORKLOADS), default="log", help="the kind of clients"
     )

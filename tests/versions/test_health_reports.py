@@ -58,6 +58,15 @@ def test_texts_of_the_older_build_become_conditions_that_decide_nothing() -> Non
     assert not any(is_disk_low(row.status.conditions) for row in rows)
 
 
+def test_registration_without_codes_has_the_fields_of_the_older_build() -> None:
+    """The simulator runs nodes that announce no codes as those of the older build."""
+    registration = BookieRegistration.decode(b"bookie/b1", sent("registration"))
+
+    found = unpack(registration.encode(codes=False), "a registration")
+
+    assert found.keys() == unpack(sent("registration"), "a registration").keys()
+
+
 def test_roles_of_the_older_build_are_told_from_their_details() -> None:
     """Its field has both: the role, and behind a colon why; or an error's text alone."""
     found = {row.status.name: row.status for row in wire.decode_rows(sent("rows"))}

@@ -379,9 +379,15 @@ def as_json(conditions: Iterable[HealthCondition], named: Named = str) -> list[d
     return [{**condition.as_map(), "text": text_of(condition, named)} for condition in conditions]
 
 
-def report_of(conditions: Sequence[HealthCondition]) -> dict[str, Any]:
-    """Return the fields of `Op.INFO` that report conditions; versions without codes read the second one."""
-    return {"conditions": as_maps(conditions), "reasons": texts_for_older_versions(conditions)}
+def report_of(conditions: Sequence[HealthCondition], *, codes: bool = True) -> dict[str, Any]:
+    """Return the fields that report conditions: texts for versions without codes, and the codes.
+
+    Args:
+        conditions: The conditions.
+        codes: Whether the reporting program has `FEATURE_ERROR_CODES`. Without it, it reports texts only.
+    """
+    report: dict[str, Any] = {"conditions": as_maps(conditions)} if codes else {}
+    return {**report, "reasons": texts_for_older_versions(conditions)}
 
 
 def texts_for_older_versions(conditions: Sequence[HealthCondition]) -> list[str]:

@@ -45,8 +45,10 @@ def run_chunk(options: argparse.Namespace, seeds: range) -> "CampaignTotals":
     began = time.process_time()
     for seed in seeds:
         faulthandler.dump_traceback_later(SEED_REAL_S_MAX * max(1, chaos_s / CHAOS_S), exit=True)
-        run = WORKLOADS[options.workload]
-        result = run(seed, chaos_s=chaos_s, keep_trace=options.keep_trace).run()
+        run = WORKLOADS[options.workload](seed, chaos_s=chaos_s, keep_trace=options.keep_trace)
+        if options.mixed:
+            run.mix_versions()
+        result = run.run()
         faulthandler.cancel_dump_traceback_later()
         totals.add(result)
         if options.keep_trace:
@@ -128,6 +130,8 @@ def describe_failure(result: Result, chaos_s: float, workload: str = "log") -> s
         command += f" --minutes {chaos_s / 60:g}"
     if workload != "log":
         command += f" --workload {workload}"
+    if result.mixed:
+        command += " --mixed"
     lines = [f"FAILURE seed {result.seed} commit {commit()} at t={result.virtual_s:.3f}"]
     for failure in result.failures[:3]:
         if isinstance(failure, (Deadlock, OutOfTime, BusyLoop)):

@@ -76,6 +76,10 @@ class Result:
     """One report per log."""
     register_calls: int = 0
     trace: list[str] | None = None
+    mixed: bool = False
+    """Whether processes of two versions ran (`SeedRun.mix_versions`)."""
+    replies_to_older: int = 0
+    """Raft replies to metadata nodes of the older version."""
 
     @property
     def failed(self) -> bool:
@@ -113,6 +117,11 @@ class SeedRun(ABC):
         self.trigger_points: TriggerPoints
         self.unexpected_errors: UnexpectedErrors
 
+    def mix_versions(self) -> None:
+        """Give each process of a node or client this version or the older one at random."""
+        self.shape = replace(self.shape, mixed=True)
+        self.result.mixed = True
+
     def run(self) -> Result:
         """Run the seed and check it. All failures are in the result."""
         simulation, result = self.simulation, self.result
@@ -132,6 +141,7 @@ class SeedRun(ABC):
         if self.unexpected_errors.thrown_at:
             result.faults["unexpected exception"] = len(self.unexpected_errors.thrown_at)
         result.trigger_counts = self.trigger_points.counts
+        result.replies_to_older = self.cluster.oracles.metadata.replies_to_older
         result.limbo_answers = self.cluster.oracles.bookies.limbo_answers
         result.restarts = self.cluster.restarts
         result.trace = simulation.trace

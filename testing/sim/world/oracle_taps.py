@@ -10,6 +10,8 @@ from ....metadata.model.command_results import CommandResult
 from ....metadata.model.commands import ReplicatedCommand
 from ....metadata.model.interface import WatchEvent
 from ....metadata.state.kv_state import KeyValueState
+from ....runtime.protocol.frames import Op
+from ....runtime.protocol.handshake import FEATURE_ERROR_CODES, decode_hello
 from ...verify.checks.history_check import Violation
 from ...verify.checks.wire_oracles import BookieOracle, FrameCutter, MetadataOracle
 from .bug_injection import patched
@@ -40,6 +42,8 @@ class Oracles:
         self._links: dict[int, Any] = {}
         self._arrived_cutters: dict[int, FrameCutter] = {}
         self._sent_cutters: dict[int, FrameCutter] = {}
+        self._features: dict[int, int] = {}
+        """The features in the HELLO of each end of a connection of two metadata nodes."""
 
     def add_machine(self, host: SimHost, kind: str) -> None:
         """Observe a machine. ``kind`` is ``bookie`` or ``metadata``."""
@@ -68,12 +72,28 @@ class Oracles:
             return
         cutter = self._sent_cutters.setdefault(connection.serial, FrameCutter())
         if kind == "metadata":
-            on_frame = partial(
-                self.metadata.on_frame, connection.host.name, connection.peer_end.host.name
-            )
-            cutter.feed(data, on_frame)
+            cutter.feed(data, partial(self._on_metadata_frame, connection))
         elif not connection.is_dialer:
             cutter.feed(data, partial(self.bookies.on_answer, self._link(connection)))
+
+    def _on_metadata_frame(
+        self,
+        connection: SimConnection,
+        op: int,
+        flags: int,
+        status: int,
+        ident: int,
+        body: memoryview,
+    ) -> None:
+        """Process a frame that a metadata node sends."""
+        machine, to = connection.host.name, connection.peer_end.host.name
+        if op == Op.HELLO:
+            self._features[connection.serial] = decode_hello(body, machine).hello.features
+        elif op == Op.META_RAFT:
+            features = self._features.get(connection.peer_end.serial, 0)
+            if not features & FEATURE_ERROR_CODES:
+                self.metadata.on_raft_frame_to_older(machine, to, body)
+        self.metadata.on_frame(machine, to, op, flags, status, ident, body)
 
     def _link(self, connection: SimConnection) -> Any:
         link = self._links.get(connection.serial)

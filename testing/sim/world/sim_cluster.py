@@ -76,6 +76,8 @@ class Shape:
     enforced: bool = False
     """Whether new ledgers must span racks: creating one in a single rack then fails."""
     disk_bytes: int = 1 << 28
+    mixed: bool = False
+    """Whether each process of a node or client randomly has this version or the older one."""
     others: int = 0
     """The number of additional client machines without a part in the workload."""
     certificates: Mapping[str, str] = field(default_factory=dict)
@@ -125,6 +127,7 @@ class SimCluster:
             for number, name in enumerate(names, 1):
                 ip = f"10.0.{network_number}.{number}"
                 self.machines[name] = SimHost(simulation, self.network, name, ip)
+                self.machines[name].draws_version = shape.mixed
                 self._address_by_machine[name] = (ip, PORT)
         if shape.certificates:
             nodes = {name: f"metadata/{name}" for name in self.metadata}

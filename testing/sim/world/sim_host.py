@@ -18,6 +18,14 @@ from ....runtime.interfaces.host import Address, Connection, Host, Listener
 from ....runtime.interfaces.log_lines import get_logger
 from ....runtime.interfaces.principals import BY_CERTIFICATE
 from ....runtime.net.tls import CERTIFICATE, verify_certificate
+from ....runtime.protocol.handshake import (
+    FEATURE_ADD_MANY,
+    FEATURE_ADMIN_RECOVERY,
+    FEATURE_COMMIT,
+    FEATURE_LACS,
+    FEATURE_TRUST,
+    FEATURES,
+)
 from .bug_injection import Injected
 from .disk import SimDisk
 from .disk_handle import DiskHandle
@@ -26,6 +34,11 @@ from .network import SimNetwork
 from .scheduler import EPOCH_S, Simulation
 
 log = get_logger("distributedlog.testing.sim")
+
+OLDER_FEATURES = (
+    FEATURE_LACS | FEATURE_ADD_MANY | FEATURE_TRUST | FEATURE_ADMIN_RECOVERY | FEATURE_COMMIT
+)
+"""The protocol features of commit fea56d70."""
 
 Main = Callable[[Host], Awaitable[None]]
 
@@ -43,6 +56,8 @@ class SimHost:
         self.wall_offset_ms = 0
         self.connections_max = 1000
         """`Host.connections_max` of processes that start from now on."""
+        self.draws_version = False
+        """Whether each process randomly has this version or the older one."""
         self.ended_by: BaseException | None = None
         """The error that ended the process; None while one runs and after a kill or power cut."""
         self.last_end: BaseException | None = None
@@ -215,6 +230,7 @@ class SimHost:
             random=self.simulation.random_stream(f"host/{self.name}/{incarnation}"),
             wall_ms=self.wall_ms,
             connections_max=self.connections_max,
+            features=self._draw_features(incarnation),
             secret_bytes=self.simulation.random_stream(
                 f"secret/{self.name}/{incarnation}"
             ).randbytes,
@@ -222,6 +238,12 @@ class SimHost:
             credentials=lambda address: CERTIFICATE if identity is not None else None,
             certificate=lambda: identity,
         )
+
+    def _draw_features(self, incarnation: int) -> int:
+        if not self.draws_version:
+            return FEATURES
+        rng = self.simulation.random_stream(f"version/{self.name}/{incarnation}")
+        return rng.choice((FEATURES, OLDER_FEATURES))
 
     def wall_ms(self) -> int:
         """Return the wall clock of the machine in milliseconds since 1970."""

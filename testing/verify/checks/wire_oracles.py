@@ -11,6 +11,7 @@ that a node receives and sends, and are notified of the data that becomes durabl
 - Two bookies never store different bytes of one acknowledged entry.
 - An ack quorum has acknowledged every LAC that a writer sends (G3).
 - A metadata node votes once per term, a term has one leader (M1), and an index has one command (M2).
+- A metadata node that does not announce codes in its HELLO receives Raft replies in the form without them.
 """
 
 from collections.abc import Callable
@@ -20,8 +21,9 @@ import xxhash
 
 from ....bookie.format import bookie_messages as messages
 from ....bookie.format.entry import HEADER, HEADER_BYTES, records
-from ....metadata.raft.raft_messages import AppendRequest, Heartbeat, Vote, VoteReply
+from ....metadata.raft.raft_messages import AppendReply, AppendRequest, Heartbeat, Vote, VoteReply
 from ....metadata.raft.raft_messages import decode as decode_raft
+from ....metadata.raft.raft_messages import encode as encode_raft
 from ....runtime.interfaces.errors import CorruptData, NoSuchEntry, NoSuchLedger
 from ....runtime.protocol.frames import ENVELOPE, ENVELOPE_BYTES, Op
 
@@ -338,10 +340,12 @@ def _entries(body: memoryview) -> dict[int, None] | None:
 
 
 class MetadataOracle:
-    """Checks the votes of metadata nodes, and that all have the same log."""
+    """Checks the votes of metadata nodes, that all have the same log, and the form of their replies."""
 
     def __init__(self, fail: Callable[[str], None]) -> None:
         self._fail = fail
+        self.replies_to_older = 0
+        """Replies to nodes without codes."""
         self._votes: dict[tuple[str, int], str] = {}
         self._leaders: dict[int, str] = {}
         self._commands: dict[int, int] = {}
@@ -362,6 +366,16 @@ class MetadataOracle:
             leader = self._leaders.setdefault(message.term, machine)
             if leader != machine:
                 self._fail(f"M1: {leader} and {machine} both lead term {message.term}")
+
+    def on_raft_frame_to_older(self, machine: str, to: str, body: memoryview) -> None:
+        """Check a Raft frame to a node without `FEATURE_ERROR_CODES`: it rejects other forms."""
+        message = decode_raft(body)
+        if isinstance(message, AppendReply):
+            self.replies_to_older += 1
+            if bytes(body) != encode_raft(message, codes=False):
+                self._fail(
+                    f"{machine} sent {to}, which has an older version, the newer form of a reply"
+                )
 
     def _check_vote(self, machine: str, term: int, candidate: str) -> None:
         earlier_candidate = self._votes.setdefault((machine, term), candidate)

@@ -1,0 +1,47 @@
+"""Seeds with processes of two versions, and an injected bug that they must find.
+
+Each process of a node or client has this version or the older one (commit fea56d70), at random. A restarted
+node may be upgraded or downgraded. The older version announces fewer features, and reports texts only.
+"""
+
+from typing import Any
+
+import pytest
+
+from distributedlog.metadata.peers import raft_peers
+from distributedlog.metadata.raft.raft_messages import encode
+from distributedlog.testing.sim.workloads.campaign import describe_failure
+from distributedlog.testing.sim.workloads.proxy_world import ProxiedRun
+from distributedlog.testing.sim.workloads.seed import LogRun, Result, SeedRun
+from distributedlog.testing.sim.world.bug_injection import patched
+
+CHAOS_S = 6.0
+
+pytestmark = [pytest.mark.seeds, pytest.mark.usefixtures("quiet")]
+
+
+def run_mixed(run: type[SeedRun], seed: int) -> Result:
+    """Run a seed with processes of two versions."""
+    seed_run = run(seed, chaos_s=CHAOS_S)
+    seed_run.mix_versions()
+    return seed_run.run()
+
+
+def test_seeds_with_two_versions_keep_every_promise() -> None:
+    replies_to_older = 0
+    for run, workload, seed in ((LogRun, "log", 0), (LogRun, "log", 2), (ProxiedRun, "proxied", 1)):
+        result = run_mixed(run, seed)
+        assert not result.failed, describe_failure(result, CHAOS_S, workload)
+        replies_to_older += result.replies_to_older
+
+    assert replies_to_older > 0
+
+
+def test_newer_form_of_a_reply_to_an_older_node_is_found() -> None:
+    def encode_newer(message: Any, *, codes: bool = True) -> bytes:
+        return encode(message)
+
+    with patched([(raft_peers, "encode", encode_newer)]):
+        result = run_mixed(LogRun, 0)
+
+    assert any("older version" in str(failure) for failure in result.failures), result.failures
