@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from distributedlog.cluster.declarations.config import format_address
 from distributedlog.cluster.declarations.options import PROXIES
 from distributedlog.cluster.local import cluster_plan as plans
 from distributedlog.cluster.local.child_processes import environment
@@ -69,14 +70,21 @@ class Cluster:
     """The Python of another build, for the nodes that run it."""
 
     @classmethod
-    def planned(cls, directory: Path, *, bookies: int, metadata_nodes: int = 3) -> "Cluster":
-        """Choose names and free ports."""
+    def planned(
+        cls,
+        directory: Path,
+        *,
+        bookies: int,
+        metadata_nodes: int = 3,
+        proxies: Sequence[str] = (),
+    ) -> "Cluster":
+        """Choose names and free ports. ``proxies`` are the kinds of the proxies, one of each."""
         here, ports = real_host("test"), ReservedPorts()
 
         async def make() -> ClusterPlan:
             return await plans.make_plan(
                 None,
-                bookies=bookies,
+                bookies=bookies + len(proxies),  # the last ones give their ports to the proxies
                 metadata_nodes=metadata_nodes,
                 port=0,
                 host="127.0.0.1",
@@ -85,12 +93,25 @@ class Cluster:
                 rng=here.random,
             )
 
-        return cls(directory, trio.run(make), ports)
+        nodes = trio.run(make).nodes
+        storage = nodes[: metadata_nodes + bookies]
+        changed = [
+            replace(node, name=f"{kind}1", kind=kind)
+            for kind, node in zip(proxies, nodes[len(storage) :], strict=True)
+        ]
+        return cls(directory, ClusterPlan((*storage, *changed)), ports)
 
     @property
     def uri(self) -> str:
         """Where the cluster is."""
         return self.plan.uri
+
+    @property
+    def proxied_uri(self) -> str:
+        """Where the cluster is for clients of its proxies."""
+        nodes = [node for node in self.plan.nodes if node.kind in PROXIES]
+        addresses = ",".join(format_address(node.address) for node in nodes)
+        return f"distributedlog+proxy://{addresses}/{plans.NAMESPACE}"
 
     def start(self, *names: str) -> None:
         """Start nodes (all, when none is named) and wait until each serves."""

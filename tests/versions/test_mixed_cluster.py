@@ -21,32 +21,6 @@ LOG = "orders"
 PROGRAM_S = 120.0
 
 
-class Appender:
-    """A client of one build that appends until it is told to stop."""
-
-    def __init__(self, cluster: Cluster, python: str, producer: str) -> None:
-        self.producer = producer
-        self._stop_file = cluster.directory / f"{producer}.stop"
-        program = [python, str(HERE / "append_program.py"), cluster.uri, LOG, producer]
-        self._process = subprocess.Popen(
-            [*program, str(self._stop_file)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment_for(python),
-            cwd=cluster.directory,
-        )
-        assert self._process.stdout is not None
-        self._process.stdout.readline()  # the first records are acknowledged, or it has ended
-
-    def stop(self) -> dict[str, Any]:
-        """End the program and return its report."""
-        self._stop_file.touch()
-        output, errors = self._process.communicate(timeout=PROGRAM_S)
-        assert self._process.returncode == 0, errors.decode()[-3000:]
-        report: dict[str, Any] = json.loads(output)
-        return report
-
-
 @contextmanager
 def cluster_of(python: str, directory: Path) -> Iterator[Cluster]:
     """Run three metadata nodes and three bookies of one build, with one empty log."""
@@ -56,80 +30,6 @@ def cluster_of(python: str, directory: Path) -> Iterator[Cluster]:
         created = cluster.run("log", "create", LOG)
         assert created.returncode == 0, created.stderr
         yield cluster
-
-
-def replace_builds(cluster: Cluster, python: str) -> None:
-    """Restart each node with another build, one at a time: bookies first, the metadata leader last.
-
-    The first bookie and the leader are killed with SIGKILL; the other nodes end by SIGTERM.
-    """
-    leader = cluster.leader()
-    bookies = [node.name for node in cluster.plan.nodes_of_kind("bookie")]
-    followers = [
-        node.name for node in cluster.plan.nodes_of_kind("metadata") if node.name != leader
-    ]
-    for name in (*bookies, *followers, leader):
-        if name in (bookies[0], leader):
-            cluster.kill(name)
-        else:
-            cluster.stop(name)
-        cluster.pythons[name] = python
-        cluster.start(name)
-
-
-def read_all(cluster: Cluster, python: str) -> dict[str, Any]:
-    """Read the log with a client of one build."""
-    done = subprocess.run(
-        [python, str(HERE / "read_program.py"), cluster.uri, LOG],
-        capture_output=True,
-        timeout=PROGRAM_S,
-        env=environment_for(python),
-        cwd=cluster.directory,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def assert_exactly_once(found: dict[str, Any], reports: dict[str, dict[str, Any]]) -> None:
-    """Each producer's records are there once, in order, and no acknowledged one is missing."""
-    assert found["unexpected"] == dict.fromkeys(reports), (found, reports)
-    for producer, report in reports.items():
-        assert report["acknowledged"] > 0, report
-        assert found["counts"][producer] >= report["acknowledged"], (found, reports)
-
-
-def test_rolling_upgrade_and_downgrade_under_writes_lose_nothing(
-    tmp_path: Path, older_python: str
-) -> None:
-    """Each node is replaced by this build and then by the older one again, while a client writes."""
-    with cluster_of(older_python, tmp_path) as cluster:
-        appender = Appender(cluster, older_python, "old")
-        replace_builds(cluster, sys.executable)
-        replace_builds(cluster, older_python)
-        reports = {"old": appender.stop()}
-
-        assert_exactly_once(read_all(cluster, older_python), reports)
-        assert_exactly_once(read_all(cluster, sys.executable), reports)
-
-
-def test_mixed_cluster_serves_clients_of_both_builds(tmp_path: Path, older_python: str) -> None:
-    """Two metadata nodes and a bookie are older; both clients take the log from each other and read it."""
-    with cluster_of(sys.executable, tmp_path) as cluster:
-        for name in ("metadata2", "metadata3", "bookie2"):
-            cluster.stop(name)
-            cluster.pythons[name] = older_python
-            cluster.start(name)
-        reports = {}
-        for producer, python in (("old", older_python), ("new", sys.executable)):
-            appender = Appender(cluster, python, producer)
-            cluster.kill("bookie1")
-            cluster.start("bookie1")
-            reports[producer] = appender.stop()
-
-        assert_exactly_once(read_all(cluster, older_python), reports)
-        assert_exactly_once(read_all(cluster, sys.executable), reports)
 
 
 def test_clients_of_both_builds_append_to_logs_with_and_without_txids(
