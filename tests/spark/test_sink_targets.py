@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ from distributedlog.runtime.primitives.backoff import Backoff  # noqa: E402
 from distributedlog.spark.client import retry as waiting  # noqa: E402
 from distributedlog.spark.client.spark_client import SparkClient, run  # noqa: E402
 from distributedlog.spark.options.options import SinkOptions  # noqa: E402
-from distributedlog.spark.sink.sink_columns import sink_columns_of  # noqa: E402
+from distributedlog.spark.sink.sink_columns import Packer, sink_columns_of  # noqa: E402
 from distributedlog.spark.sink.sink_task import (  # noqa: E402
     AppendTarget,
     SegmentTarget,
@@ -103,6 +104,49 @@ async def test_mode_append_has_its_txids_filled_in_by_the_log() -> None:
         await target.finish()
 
         assert await txids(namespace) == [5, 2_000, 2_001, 2_002, 2_003, 2_004]
+
+
+@pytest.mark.parametrize("mode", [SegmentTarget, AppendTarget])
+async def test_keys_and_headers_are_written_at_their_limits(mode: Any) -> None:
+    """A packed entry, and records that are too large for one."""
+    pairs = [(b"n%d" % n, b"v" * n) for n in range(64)]
+    contents: list[tuple[bytes, bytes | None, Any]] = [
+        (b"plain", None, ()),
+        (b"x", b"k" * 65_536, ()),
+        (b"", b"", tuple(pairs)),
+        (bytes(960_000), b"k" * 65_536, tuple(pairs)),
+    ]
+    async with namespace_in_memory() as namespace:
+        await namespace.create_log("out", config={"record_headers": True, "codec": "lz4"})
+        log = namespace.open_log("out")
+        target = (
+            SegmentTarget(log, OPTIONS, TaskMessage(0, WHO))
+            if mode is SegmentTarget
+            else AppendTarget(log, OPTIONS)
+        )
+        header_type = pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())]))
+        payloads, keys, headers = zip(*contents, strict=True)
+        named = [[{"name": name, "value": value} for name, value in row] for row in headers]
+        rows = sink_columns_of(
+            pa.record_batch(
+                {
+                    "payload": pa.array(payloads, pa.binary()),
+                    "key": pa.array(keys, pa.binary()),
+                    "headers": pa.array(named, header_type),
+                }
+            ),
+            "here",
+        )
+        packer = Packer(256 * 1024)
+        await target.open()
+        await target.write([*packer.add(rows), *packer.flush()])
+        tokens = await target.finish()
+        if tokens:
+            await log.link_segments(tokens, content=LinkContent(rows.count, rows.digest()))
+
+        async with log.open_reader(to="end") as reader:
+            read = [(record.payload, record.key, record.headers) async for record in reader]
+    assert read == contents
 
 
 @pytest.mark.parametrize("payload", [b"late", bytes(1_030_000)])

@@ -1,12 +1,13 @@
 """Turn Arrow batches into the columns of entries, without work per record.
 
 The payload column of a batch already consists of offsets and bytes, and an entry is a slice of both. The rest
-of a batch that does not fill an entry waits for the next batch.
+of a batch that does not fill an entry waits for the next batch. Only batches with keys or headers cost work
+per record.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, repeat
+from itertools import islice, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,48 @@ import pyarrow.compute as pc
 import xxhash
 
 from ...log.format.record import RECORD_COLUMN_BYTES, TXID_MAX
+from ...log.format.record_headers import Headers, KeyedContent, join_contents
+from ...log.segments.app_versions import LinkContent
 from ...runtime.interfaces.errors import InvalidRequest
+from ..read.table_schema import KEYED_COLUMNS
 
-COLUMNS = {"payload": ("binary", "string"), "txid": ("bigint",), "log": ("string",)}
+COLUMNS = {
+    "payload": ("binary", "string"),
+    "txid": ("bigint",),
+    "log": ("string",),
+    "key": ("binary", "string"),
+    "headers": (KEYED_COLUMNS["headers"],),
+}
 """Columns that a written frame can have. `payload` is required."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRows:
+    """The keys and headers of some records, from a frame that has one of these columns."""
+
+    keys: list[bytes | None]
+    headers: list[Headers]
+    ends: Any
+    """int64[n + 1]: the bytes of keys and headers before record k, from any number on.
+
+    A record without them counts as well: in an entry where another record has some, it has lengths.
+    """
+
+    @property
+    def size_bytes(self) -> int:
+        """The size in an entry, in addition to payloads and the columns of each record."""
+        return int(self.ends[-1]) - int(self.ends[0])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record has a key or headers."""
+        return self.keys.count(None) == len(self.keys) and not any(self.headers)
+
+    def slice_rows(self, start: int, stop: int) -> "KeyedRows":
+        """Return some of the rows."""
+        return KeyedRows(
+            self.keys[start:stop], self.headers[start:stop], self.ends[start : stop + 1]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +69,8 @@ class SinkColumns:
     offsets: Any
     """int32[n + 1]. The first offset can be any number."""
     data: memoryview
+    keyed: KeyedRows | None = None
+    """None if the frame has no such column."""
 
     @property
     def count(self) -> int:
@@ -44,12 +85,14 @@ class SinkColumns:
     @property
     def size_bytes(self) -> int:
         """The approximate size in an entry."""
-        return self.payload_bytes + RECORD_COLUMN_BYTES * self.count
+        keyed_bytes = 0 if self.keyed is None else self.keyed.size_bytes
+        return self.payload_bytes + RECORD_COLUMN_BYTES * self.count + keyed_bytes
 
     def slice_rows(self, start: int, stop: int) -> "SinkColumns":
         """Return some of the records, as views."""
         txids = None if self.txids is None else self.txids[start:stop]
-        return SinkColumns(txids, self.offsets[start : stop + 1], self.data)
+        keyed = None if self.keyed is None else self.keyed.slice_rows(start, stop)
+        return SinkColumns(txids, self.offsets[start : stop + 1], self.data, keyed)
 
     def packed(self) -> tuple[bytes | None, bytes, memoryview]:
         """Return transaction IDs, offsets from 0 and payloads, in the form of a segment writer."""
@@ -58,31 +101,47 @@ class SinkColumns:
         txids = None if self.txids is None else self.txids.tobytes()
         return txids, offsets.tobytes(), self.data[first : int(self.offsets[-1])]
 
+    def packed_keyed(self) -> dict[str, Any]:
+        """Return keys and headers as arguments of a segment writer, next to those of `packed`."""
+        keyed = self.keyed
+        if keyed is None or keyed.is_empty:
+            return {}
+        return {"keys": keyed.keys, "headers": keyed.headers}
+
     def listed_txids(self) -> list[int] | None:
         """Return the transaction IDs as a list, or None."""
         return None if self.txids is None else list(self.txids.tolist())
 
     def digest(self) -> int:
-        """Return the sum of the records' digests, independent of their order.
+        """Return the sum of the records' digests, independent of their order, as in `LinkContent`.
 
         It distinguishes a repetition from other records.
         """
-        ends, data = self.offsets.tolist(), self.data
         seeds = repeat(0) if self.txids is None else self.txids.tolist()
+        if self.keyed is not None and not self.keyed.is_empty:
+            return LinkContent.of_contents(islice(seeds, self.count), self.contents()).digest
+        ends, data = self.offsets.tolist(), self.data
         total = 0
         for (start, stop), seed in zip(pairwise(ends), seeds, strict=False):
             total += xxhash.xxh3_64_intdigest(data[start:stop], seed)
         return total % (1 << 64)
 
-    def payloads(self) -> list[bytes]:
-        """Return the payloads as a list, for the few records that are too large for a packed entry."""
+    def contents(self) -> list[Any]:
+        """Return each payload, as a `KeyedContent` for a record with a key or headers.
+
+        For the few records that are too large for a packed entry, and for digests of keyed records.
+        """
         ends = self.offsets.tolist()
-        return [bytes(self.data[a:b]) for a, b in pairwise(ends)]
+        payloads = [bytes(self.data[a:b]) for a, b in pairwise(ends)]
+        keyed = self.keyed
+        return payloads if keyed is None else join_contents(payloads, keyed.keys, keyed.headers)
 
 
 def check_schema(fields: Sequence[tuple[str, str]], *, log_given: bool) -> None:
     """Check that a frame can be written, by its columns as (name, Spark type). Raises `InvalidRequest`."""
-    legal = "payload binary or string, txid bigint (optional), log string (optional)"
+    legal = "payload binary or string, and optionally " + ", ".join(
+        f"{name} {' or '.join(kinds)}" for name, kinds in COLUMNS.items() if name != "payload"
+    )
     for name, kind in fields:
         if name not in COLUMNS:
             raise InvalidRequest(
@@ -135,7 +194,33 @@ def sink_columns_of(batch: pa.RecordBatch, where: str) -> SinkColumns:
             raise InvalidRequest(f"{where}: a txid must be 0 to 2^63 - 2, got {int(txids.min())}")
     else:
         txids = None
-    return SinkColumns(txids, ends, memoryview(b"") if data is None else memoryview(data))
+    data_view = memoryview(b"") if data is None else memoryview(data)
+    return SinkColumns(txids, ends, data_view, _keyed_rows(batch, where))
+
+
+def _keyed_rows(batch: pa.RecordBatch, where: str) -> KeyedRows | None:
+    """Return keys and headers of a batch, or None if it has no such column. A null is the same as none."""
+    count, names = batch.num_rows, batch.schema.names
+    if "key" not in names and "headers" not in names:
+        return None
+    keys: list[bytes | None] = [None] * count
+    headers: list[Headers] = [()] * count
+    if "key" in names:
+        keys = batch.column("key").cast(pa.binary()).to_pylist()
+    if "headers" in names:
+        column = batch.column("headers")
+        counts = pc.fill_null(pc.list_value_length(column), 0).to_pylist()
+        if any(counts):
+            parts = column.flatten().flatten()  # a null struct becomes a null name
+            for part, what in zip(parts, ("name", "value"), strict=True):
+                if part.null_count:
+                    raise InvalidRequest(f"{where}: the {what} of a header is null")
+            pairs = iter(zip(*(part.to_pylist() for part in parts), strict=True))
+            headers = [tuple(islice(pairs, header_count)) for header_count in counts]
+    sizes = [len(KeyedContent(b"", *content)) for content in zip(keys, headers, strict=True)]
+    ends: Any = np.zeros(count + 1, np.int64)
+    np.cumsum(sizes, out=ends[1:])
+    return KeyedRows(keys, headers, ends)
 
 
 def by_log(batch: pa.RecordBatch, where: str) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -172,6 +257,8 @@ class Packer:
         row, count = 0, rows.count
         # Row k ends at element k + 1, its columns included: one sum for all entries of the batch.
         ends = rows.offsets + RECORD_COLUMN_BYTES * np.arange(count + 1, dtype=np.int64)
+        if rows.keyed is not None:
+            ends = ends + rows.keyed.ends
         if self._waiting:
             row = _last_fitting_row(ends, 0, self._entry_bytes - self._waiting_bytes)
             self._keep_rows(rows.slice_rows(0, row))
@@ -209,7 +296,21 @@ class Packer:
         txids = (
             None if waiting[0].txids is None else np.concatenate([rows.txids for rows in waiting])
         )
-        return SinkColumns(txids, offsets, memoryview(data))
+        return SinkColumns(txids, offsets, memoryview(data), _joined_keyed(waiting))
+
+
+def _joined_keyed(waiting: Sequence[SinkColumns]) -> KeyedRows | None:
+    """Return the keys and headers of several groups of rows of one frame."""
+    groups = [rows.keyed for rows in waiting if rows.keyed is not None]
+    if not groups:
+        return None
+    assert len(groups) == len(waiting), "all rows of a task have the same columns"
+    sizes = [np.diff(group.ends) for group in groups]
+    return KeyedRows(
+        [key for group in groups for key in group.keys],
+        [headers for group in groups for headers in group.headers],
+        np.cumsum(np.concatenate([np.zeros(1, np.int64), *sizes])),
+    )
 
 
 def _last_fitting_row(ends: Any, row: int, free_bytes: int) -> int:

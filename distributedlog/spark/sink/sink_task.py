@@ -292,9 +292,9 @@ class SegmentTarget:
             if (
                 rows.size_bytes > ENTRY_BYTES_MAX
             ):  # one record near the limit, which is too large for a packed entry
-                await self._writer.write_columns(rows.listed_txids(), rows.payloads())
+                await self._writer.write_columns(rows.listed_txids(), rows.contents())
             else:
-                await self._writer.write_packed(*rows.packed())
+                await self._writer.write_packed(*rows.packed(), **rows.packed_keyed())
 
     async def finish(self) -> list[SegmentToken]:
         """Close the last segment, and return the tokens in order."""
@@ -332,9 +332,9 @@ class AppendTarget:
             if (
                 rows.size_bytes > ENTRY_BYTES_MAX
             ):  # one record near the limit, which is too large for a packed entry
-                await (await writer.submit_columns(rows.listed_txids(), rows.payloads()))
+                await (await writer.submit_columns(rows.listed_txids(), rows.contents()))
                 continue
-            await writer.submit_packed(*rows.packed())
+            await writer.submit_packed(*rows.packed(), **rows.packed_keyed())
 
     async def finish(self) -> list[SegmentToken]:
         """Commit, and release the log for the next task."""

@@ -14,6 +14,9 @@ from tests.extras import INSTALL
 pa = pytest.importorskip("pyarrow", reason=INSTALL)
 pytest.importorskip("numpy", reason=INSTALL)
 
+from distributedlog.log.format.packed_columns import check_packed  # noqa: E402
+from distributedlog.log.format.record_headers import split_contents  # noqa: E402
+from distributedlog.log.segments.app_versions import LinkContent  # noqa: E402
 from distributedlog.runtime.interfaces.errors import InvalidRequest  # noqa: E402
 from distributedlog.spark.sink.sink_columns import (  # noqa: E402
     Packer,
@@ -32,7 +35,7 @@ def batch(payloads: Sequence[bytes | None], **columns: list[Any]) -> Any:
 
 def records(entries: list[SinkColumns]) -> list[tuple[int, bytes]]:
     return [
-        pair for one in entries for pair in zip(one.txids.tolist(), one.payloads(), strict=True)
+        pair for one in entries for pair in zip(one.txids.tolist(), one.contents(), strict=True)
     ]
 
 
@@ -98,6 +101,90 @@ def test_rows_without_txids_leave_them_to_the_link() -> None:
     )
 
 
+def keyed_batch(
+    payloads: Sequence[bytes], keys: Sequence[bytes | None], headers: Sequence[Any]
+) -> Any:
+    header = pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())]))
+    rows = [
+        None if pairs is None else [{"name": name, "value": value} for name, value in pairs]
+        for pairs in headers
+    ]
+    return batch(payloads, key=pa.array(keys, pa.binary()), headers=pa.array(rows, header))
+
+
+PAIRS = st.lists(st.tuples(st.binary(max_size=4), st.binary(max_size=9)), max_size=3)
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.binary(max_size=9), st.none() | st.binary(max_size=9), st.none() | PAIRS),
+            max_size=9,
+        ),
+        max_size=5,
+    ),
+    st.integers(20, 300),
+    st.integers(0, 3),
+)
+def test_keys_and_headers_stay_with_their_records(
+    batches: list[list[tuple[bytes, Any, Any]]], entry_bytes: int, cut: int
+) -> None:
+    packer = Packer(entry_bytes)
+    entries: list[SinkColumns] = []
+    expected: list[tuple[bytes, Any, Any]] = []
+    digest = 0
+    for rows in batches:
+        columns = zip(*rows, strict=True) if rows else ([], [], [])
+        columns_of_batch = sink_columns_of(
+            keyed_batch(*map(list, columns)).slice(min(cut, len(rows))), "here"
+        )
+        expected += [(payload, key, tuple(pairs or ())) for payload, key, pairs in rows[cut:]]
+        digest += columns_of_batch.digest()
+        entries += packer.add(columns_of_batch)
+    entries += packer.flush()
+
+    contents = [content for entry in entries for content in entry.contents()]
+    payloads, keys, headers = split_contents(contents)
+    count = len(payloads)
+    assert expected == list(
+        zip(payloads, keys or [None] * count, headers or [()] * count, strict=True)
+    )
+    assert all(entry.size_bytes <= entry_bytes or entry.count == 1 for entry in entries)
+    # The log's own digest of the same records: a repeated batch is recognized by it.
+    assert digest % (1 << 64) == LinkContent.of_contents([0] * count, contents).digest
+
+
+def test_rows_with_null_keys_and_headers_are_plain_records() -> None:
+    rows = sink_columns_of(keyed_batch([b"a", b"b"], [None, None], [None, []]), "here")
+
+    assert (rows.packed_keyed(), rows.contents()) == ({}, [b"a", b"b"])
+    assert rows.digest() == sink_columns_of(batch([b"a", b"b"]), "here").digest()
+
+
+def test_entries_with_one_key_among_many_small_records_stay_within_the_limit() -> None:
+    """The column of keys has a length for every record of the entry."""
+    count = 300_000
+    packer = Packer(1_000_000)
+    keys: list[bytes | None] = [None] * (count - 1)
+    entries = [
+        *packer.add(sink_columns_of(keyed_batch([b""] * count, [*keys, b"k"], [[]] * count), "")),
+        *packer.flush(),
+    ]
+
+    for entry in entries:
+        keyed = entry.packed_keyed()
+        assert keyed.keys() <= {"keys", "headers"}
+        assert check_packed(*entry.packed()).with_keyed(
+            **(keyed or {"keys": None, "headers": None})
+        )
+
+
+def test_header_with_a_null_part_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="log a: the value of a header is null"):
+        sink_columns_of(keyed_batch([b"a"], [None], [[(b"n", None)]]), "log a")
+
+
 def test_a_null_is_named_with_its_place() -> None:
     """S24."""
     with pytest.raises(
@@ -122,7 +209,8 @@ def test_rows_go_to_their_logs_in_order() -> None:
     [
         ([("txid", "bigint")], True, "no column payload"),
         ([("payload", "int")], True, "binary or string, not int"),
-        ([("payload", "binary"), ("key", "string")], True, 'column "key" cannot be written'),
+        ([("payload", "binary"), ("value", "string")], True, 'column "value" cannot be written'),
+        ([("payload", "binary"), ("headers", "binary")], True, "must be array<struct"),
         ([("payload", "binary"), ("log", "string")], True, "remove one of them"),
         ([("payload", "binary")], False, "no log specified"),
     ],
