@@ -201,7 +201,8 @@ stores nothing on disk. docs/concepts/guarantees.md lists all guarantees.
     frames   a length of four bytes (little-endian), then the payload
 
 Only JSON objects have keys and headers: key or key_base64, and headers, a
-list of objects with name and value (or name_base64 and value_base64).
+list of objects with name and value (or name_base64 and value_base64). In
+another format, dlog log read stops before the first record that has any.
 
 dlog log write reads these formats. dlog log read and dlog log tail print
 them:

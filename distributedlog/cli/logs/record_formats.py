@@ -2,6 +2,7 @@
 
 Lines contain any bytes except a newline. Empty lines are records. The last line needs no newline. An empty
 input has no record. A record that contains a newline cannot be restored from ``lines``; use another format.
+Only ``jsonl`` has keys and headers (`encodable_count`).
 """
 
 import base64
@@ -9,6 +10,7 @@ import binascii
 import json
 import struct
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, Protocol
 
 from ...log.format.record import RECORD_BYTES_MAX, Columns
@@ -219,6 +221,18 @@ WRITERS: dict[str, Callable[[Columns], bytes]] = {
     "jsonl": as_jsonl,
     "frames": as_frames,
 }
+
+
+def encodable_count(format_name: str, columns: Columns) -> int:
+    """Return the number of records before the first one that the format cannot represent.
+
+    Only ``jsonl`` has keys and headers. Another format would lose them without an error.
+    """
+    if format_name == "jsonl" or (columns.keys is None and columns.headers is None):
+        return columns.count
+    keys, headers = columns.keys or repeat(None), columns.headers or repeat(())
+    rows = zip(range(columns.count), keys, headers, strict=False)
+    return next((row for row, key, pairs in rows if key is not None or pairs), columns.count)
 
 
 def _payloads(columns: Columns) -> list[bytes]:

@@ -9,11 +9,11 @@ import trio
 from ...log.format.dlsn import DLSN
 from ...log.format.record import Columns
 from ...log.read.log_reader import LogReader
-from ...runtime.interfaces.errors import EndOfStream, RequestTimeout
+from ...runtime.interfaces.errors import EndOfStream, InvalidRequest, RequestTimeout
 from ..connection.cluster_connection import namespace, notice_when_slow
 from ..framework.options import Settings
 from ..framework.standard_streams import write_stdout
-from .record_formats import WRITERS
+from .record_formats import WRITERS, encodable_count
 
 OUT_BYTES = 1024 * 1024
 
@@ -42,6 +42,8 @@ async def read_stream(
         format_name: One of `FORMATS`.
 
     Raises:
+        InvalidRequest: A record has a key or headers, which the format does not contain. The records before
+            it are printed.
         RequestTimeout: No record arrived within the timeout, and the end is not reached.
     """
     reader_options: dict[str, Any] = {}
@@ -71,6 +73,16 @@ async def read_stream(
                 break
             columns = columns.cut(0, min(columns.count, remaining))
             remaining -= columns.count
+            encodable = encodable_count(format_name, columns)
+            if encodable < columns.count:
+                if encodable:
+                    await out.put(encode(columns.cut(0, encodable)))
+                await out.flush()
+                origin, slot = columns.origin, columns.first_slot + encodable
+                raise InvalidRequest(
+                    f"record {DLSN(origin.segment, origin.entry, slot)} has a key or headers, which the "
+                    f'format "{format_name}" does not contain. Use --format jsonl'
+                )
             await out.put(encode(columns))
     await out.flush()
 

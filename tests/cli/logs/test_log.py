@@ -268,6 +268,8 @@ def test_keys_and_headers_are_written_and_read(cluster: Cluster) -> None:
     cluster.ok("log", "write", "keyed", "--format", "jsonl", "--header", "a=", stdin=line)
     cluster.fails(2, "log", "write", "keyed", "--header", "wrong", stdin=b"x\n")
 
+    for name in ("lines", "frames"):
+        assert "--format jsonl" in cluster.fails(2, "log", "read", "keyed", "--format", name)
     found = cluster.ok("log", "read", "keyed", "--format", "jsonl").splitlines()
 
     assert [(one["payload"], one["key"], one["headers"]) for one in map(json.loads, found)] == [

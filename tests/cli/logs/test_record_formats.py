@@ -13,6 +13,7 @@ from distributedlog.cli.logs.record_formats import (
     JsonLineParser,
     LineParser,
     as_jsonl,
+    encodable_count,
     parser,
 )
 from distributedlog.log.format.record import (
@@ -154,6 +155,17 @@ def test_keys_and_headers_that_are_written_as_json_come_in_again() -> None:
     assert split_contents([content for _, content in records]) == (
         [b"a", b"\xff", b"c"], [b"key", b"\xff", None], [pairs, (), ()],
     )  # fmt: skip
+
+
+def test_formats_of_payloads_end_before_a_record_with_a_key_or_headers() -> None:
+    entry, _ = build_entry(
+        [7, 8, 9], [b"a", b"b", b"c"], records_before=0, written_ms=1, keys=[None, b"", None]
+    )
+    body = b"".join(entry)
+    columns = decode_columns(body, decode_header(body), Origin(1, 0, 0))
+
+    assert [encodable_count(name, columns) for name in ("lines", "frames", "jsonl")] == [1, 1, 3]
+    assert encodable_count("lines", columns.cut(2, 3)) == 1
 
 
 @pytest.mark.parametrize(
