@@ -55,6 +55,7 @@ from .request_format import (
     is_json_lines,
     next_start,
     parse_event_id,
+    parse_flag,
     parse_seconds,
     parse_start,
     parse_whole,
@@ -267,7 +268,10 @@ class Gateway:
 
     async def read(self, request: Request) -> CompleteResponse:
         """Return records from a position on."""
-        query = _query(request, "from", "txid", "since_ms", "to", "limit", "wait_s")
+        query = _query(
+            request, "from", "txid", "since_ms", "to", "limit", "wait_s", "include_headers"
+        )
+        include_headers = parse_flag("include_headers", query.get("include_headers", "false"))
         records_max = self._options.records_max
         limit = parse_whole(
             "limit", query.get("limit", str(min(RECORDS_PER_PAGE, records_max))), 1, records_max
@@ -287,7 +291,8 @@ class Gateway:
         next_position = str(records[-1].dlsn.next()) if records else next_start(start)
         if BYTES in request.headers.get("accept", ""):
             position_headers = {"dlog-end": str(is_end).lower(), "dlog-next": next_position}
-            return CompleteResponse(200, records_to_bytes(records), BYTES, position_headers)
+            body = records_to_bytes(records, include_headers=include_headers)
+            return CompleteResponse(200, body, BYTES, position_headers)
         return _json(
             200,
             {

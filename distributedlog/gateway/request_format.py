@@ -6,10 +6,15 @@ an answer, it is an object that also has its position. A payload that is not tex
 Optional are ``key`` or ``key_base64``, and ``headers``: a list of objects with ``name`` and ``value``, or
 ``name_base64`` and ``value_base64``.
 
-As bytes, an answer is a sequence of records, little-endian, each with a header of 40 bytes and its payload,
-without its key and headers::
+As bytes, an answer is a sequence of records, little-endian, each with a header of 40 bytes and its payload::
 
     | payload bytes u32 | slot u32 | segment u64 | entry u64 | txid i64 | time ms u64 | payload |
+
+This layout has no keys and headers, so an answer with a record that has any is refused (406). With
+``include_headers=true``, the header has 8 bytes more, and key and headers of the record follow its payload::
+
+    | … | time ms u64 | key bytes i32, -1 for no key | headers u32 | payload | key |
+    | name bytes u32 | value bytes u32 | name | value | …                              for each header
 """
 
 import json
@@ -42,6 +47,8 @@ TIME_MAX = 1 << 62
 SHOWN_CHARS = 60
 
 _HEAD = struct.Struct("<IIQQqQ")
+_KEYED = struct.Struct("<iI")
+_LENGTHS = struct.Struct("<II")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,17 +232,38 @@ def _to_json(name: str, value: bytes) -> dict[str, str]:
         return {f"{name}_base64": b64encode(value).decode()}
 
 
-def records_to_bytes(records: Iterable[LogRecord]) -> bytes:
-    """Return records as bytes; see the module."""
+def records_to_bytes(records: Iterable[LogRecord], *, include_headers: bool) -> bytes:
+    """Return records as bytes; see the module.
+
+    Args:
+        records: The records.
+        include_headers: Whether the layout has keys and headers.
+
+    Raises:
+        RejectedRequest: It has not, and a record has any.
+    """
     parts: list[bytes] = []
     for record in records:
-        dlsn, payload = record.dlsn, bytes(record.payload)
+        dlsn, payload, key = record.dlsn, bytes(record.payload), record.key
         parts.append(
             _HEAD.pack(
                 len(payload), dlsn.slot, dlsn.segment, dlsn.entry, record.txid, record.time_ms
             )
         )
-        parts.append(payload)
+        if not include_headers:
+            if key is not None or record.headers:
+                raise RejectedRequest(
+                    406,
+                    f"record {dlsn} has a key or headers, which this layout does not contain",
+                    "add include_headers=true, or accept JSON",
+                )
+            parts.append(payload)
+            continue
+        parts += (_KEYED.pack(-1 if key is None else len(key), len(record.headers)), payload)
+        if key is not None:
+            parts.append(key)
+        for name, value in record.headers:
+            parts += (_LENGTHS.pack(len(name), len(value)), name, value)
     return b"".join(parts)
 
 
@@ -315,6 +343,13 @@ def parse_whole(field: str, text: str, minimum: int, maximum: int) -> int:
     raise InvalidRequest(
         f"{field} is a whole number from {minimum} to {maximum}, not {text[:SHOWN_CHARS]!r}"
     )
+
+
+def parse_flag(field: str, text: str) -> bool:
+    """Parse ``true`` or ``false``. Raises `InvalidRequest`."""
+    if text not in ("true", "false"):
+        raise InvalidRequest(f"{field} is true or false, not {text[:SHOWN_CHARS]!r}")
+    return text == "true"
 
 
 def parse_seconds(field: str, text: str, maximum: float) -> float:

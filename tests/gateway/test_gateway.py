@@ -316,6 +316,42 @@ async def test_who_asks_for_the_latest_and_comes_back_misses_nothing(
         await one.stop()
 
 
+async def test_answer_as_bytes_has_keys_and_headers_or_is_refused() -> None:
+    async with behind() as (w, _):
+        one = await gate(w.nursery, w.uri)
+        await w.namespace.create_log("a", config={**ONE, "record_headers": True})
+        pairs = [{"name": "n", "value": "v"}, {"name": "", "value_base64": "/w=="}]
+        lines = [{"payload": "plain"}, {"payload": "x", "key": "", "headers": pairs}]
+        body = "\n".join(map(json.dumps, lines))
+        path = "/v1/logs/a/records"
+        assert (await one.ask("POST", path, body, content_type="application/jsonl")).status == 200
+        await read(one, "a", "", 2)
+
+        refused = await one.ask("GET", path, accept=BYTES)
+        assert refused.status == 406
+        assert "include_headers=true" in refused.json["error"]["do"]
+        plain = await one.ask("GET", f"{path}?limit=1", accept=BYTES)
+        assert (plain.status, len(plain.body)) == (200, 45)
+
+        answer = await one.ask("GET", f"{path}?include_headers=true", accept=BYTES)
+        found, position = [], 0
+        while position < len(answer.body):
+            size, *_, key_bytes, headers = struct.unpack_from("<IIQQqQiI", answer.body, position)
+            parts, position = [], position + 48
+            sizes = [size] if key_bytes < 0 else [size, key_bytes]
+            for part_bytes in sizes:
+                parts.append(answer.body[position : position + part_bytes])
+                position += part_bytes
+            for _ in range(headers):
+                lengths = struct.unpack_from("<II", answer.body, position)
+                position += 8
+                for part_bytes in lengths:
+                    parts.append(answer.body[position : position + part_bytes])
+                    position += part_bytes
+            found.append(parts)
+        assert found == [[b"plain"], [b"x", b"", b"n", b"v", b"", b"\xff"]]
+
+
 @pytest.mark.parametrize("search", ["txid=100", "since_ms=4000000000000"])
 async def test_a_search_that_found_nothing_is_gone_on_with_by_next(search: str) -> None:
     """`next` was null. It is no place either: after the last record there may be lower ones."""
