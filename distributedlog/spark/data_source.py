@@ -35,7 +35,9 @@ class DistributedLogSource(DataSource):
     @marks_errors
     def schema(self) -> str:
         """Return the columns of a frame without a user schema, as DDL."""
-        return ddl()
+        # The reader rejects invalid values.
+        given = self.options.get("includeHeaders", "false")
+        return ddl(include_headers=given.strip().lower() == "true")
 
     @marks_errors
     def reader(self, schema: "StructType") -> "BatchReader":

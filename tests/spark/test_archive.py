@@ -395,6 +395,76 @@ def test_records_that_do_not_follow_are_refused(
         written(store, *(batch(log, some) for some in ids))
 
 
+def keyed_batch(ids: range) -> Any:
+    """Every third record is plain."""
+    import pyarrow as pa
+
+    from distributedlog.spark.archive.parquet_file import SCHEMA
+
+    rows = batch("orders", ids).to_pylist()
+    for row in rows:
+        number = row["sequence_id"]
+        row["key"] = b"k%d" % number if number % 3 == 1 else None
+        pairs = [{"name": b"n", "value": b"v%d" % number}] * 2 if number % 3 == 2 else []
+        row["headers"] = pairs
+    return pa.RecordBatch.from_pylist(rows, SCHEMA)
+
+
+@pytest.mark.extra
+def test_keys_and_headers_are_read_back_and_are_in_the_digest(store: ArchiveStore) -> None:
+    from dataclasses import replace
+
+    import pyarrow as pa
+
+    from distributedlog.log.segments.app_versions import LinkContent
+    from distributedlog.spark.archive.parquet_file import read_records, records_digest
+    from distributedlog.spark.sink.sink_columns import sink_columns_of
+
+    columns = ("txid", "payload", "key", "headers")
+    stored = keyed_batch(range(100, 400))
+    one = written(store, stored.slice(0, 50), stored.slice(50))
+
+    read = [row for found in read_records(store, one, 0, columns) for row in found.to_pylist()]
+    assert read == stored.select(columns).to_pylist()
+    assert one.keyed_records == 200
+    without = list(read_records(store, one, 0, ("txid", "payload")))
+    assert [row for found in without for row in found.to_pylist()] == [
+        {"txid": row["txid"], "payload": row["payload"]} for row in read
+    ]
+    assert one.digest != written(store, batch("orders", range(100, 400))).digest
+    # Of a single record it is the digest of a link, so that both cover the same bytes.
+    second = keyed_batch(range(101, 102))
+    rows = sink_columns_of(second.select(["payload", "key", "headers"]), "here")
+    assert records_digest(second, 0) != rows.digest()  # with its transaction ID
+    zero = second.set_column(5, "txid", pa.array([0], pa.int64()))
+    assert records_digest(zero, 0) == LinkContent.of_contents([0], rows.contents()).digest
+
+    posing = replace(one, keyed_records=0)  # then only the payloads are in the digest
+    with pytest.raises(CorruptData, match="differ from the manifest"):
+        list(read_records(store, posing, 0))
+
+
+@pytest.mark.extra
+def test_file_of_an_older_version_has_no_keys_and_headers(
+    store: ArchiveStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distributedlog.spark.archive import parquet_file
+
+    older = parquet_file.SCHEMA.remove(9).remove(8)
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet_file, "SCHEMA", older)
+        patch.setattr(parquet_file, "_count_keyed", lambda _: 0)
+        one = written(store, batch("orders", range(100, 103)))
+
+    columns = ("txid", "key", "headers")
+    read = [
+        row
+        for found in parquet_file.read_records(store, one, 0, columns)
+        for row in found.to_pylist()
+    ]
+    assert read == [{"txid": 10 * n, "key": None, "headers": []} for n in range(100, 103)]
+
+
 @pytest.mark.extra
 def test_a_damaged_file_is_not_read_to_its_end(store: ArchiveStore) -> None:
     """Also where only the records' digest can tell: a file that was written anew."""

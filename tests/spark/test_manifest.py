@@ -1,6 +1,7 @@
 """What a manifest states, and that nothing else is taken for it. Pure: no Spark, no files."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,16 @@ def file(first_id: int, records: int, segment: int = 1, digest: int = 7) -> Arch
         f"{first_id:019d}-{'0' * 32}.parquet", records, 10 * records, first, last, first_id, digest,
         100 + records, 9,
     )  # fmt: skip
+
+
+def test_archive_with_keys_or_headers_has_a_format_that_older_versions_refuse() -> None:
+    plain = manifest(3)
+    keyed = plain.grown([replace(file(3, 4), keyed_records=1)])
+
+    assert json.loads(plain.encode())["format"] == 1
+    assert "keyed_records" not in plain.encode().decode()
+    assert json.loads(keyed.encode())["format"] == 2
+    assert Manifest.decode(keyed.encode(), "m") == keyed
 
 
 def manifest(*records: int, first: int = 0) -> Manifest:
@@ -87,7 +98,8 @@ def signed(**changes: object) -> bytes:
     [
         (b"[]", ForeignData, "not the manifest"),
         (b'{"kind": "another"}', ForeignData, "not the manifest"),
-        (signed(format=2), UnsupportedFormat, "format 2"),
+        (signed(format=3), UnsupportedFormat, "format 3"),
+        (signed(format=2), CorruptData, "sums"),
         (signed(records=8), CorruptData, "sums"),
         (signed(digest="0" * 16), CorruptData, "sums"),
         (signed(end_sequence_id=9), CorruptData, "the manifest has records"),

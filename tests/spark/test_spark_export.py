@@ -10,7 +10,7 @@ import trio
 from distributedlog import KeyedRecord, Log, LogRecord, Namespace, open_namespace
 from distributedlog.cli.main import run
 from tests.spark.conftest import fill, on, plain
-from tests.spark.test_spark_sink import orphans
+from tests.spark.test_spark_sink import forget_commit, orphans
 
 pytest.importorskip("pyspark", reason="pip install '.[spark]'")
 
@@ -186,19 +186,77 @@ def test_txids_that_go_back_are_exported_and_imported(
     assert [row[4] for row in plain(uri, "b")] == [5, 6, 3, 4]
 
 
-def test_log_with_keys_and_headers_is_not_exported(
-    uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def keyed_records(uri: str, log: str) -> list[Any]:
+    async def read(namespace: Namespace) -> list[Any]:
+        async with namespace.open_log(log).open_reader(to="end") as reader:
+            return [(one.txid, one.payload, one.key, one.headers) async for one in reader]
+
+    return list(on(uri, read))
+
+
+def write_keyed(uri: str, log: str) -> None:
     async def write(namespace: Namespace) -> None:
-        await namespace.create_log("keyed", config={"record_headers": True})
-        async with namespace.open_log("keyed").open_writer() as writer:
-            await writer.write(KeyedRecord(1, b"x", b"k", [(b"n", b"v")]))
+        await namespace.create_log(log, config={"record_headers": True, "codec": "lz4"})
+        async with namespace.open_log(log).open_writer() as writer:
+            await writer.write_bulk(
+                [
+                    KeyedRecord(1, b"x", b"k" * 65_536, [(b"n%d" % n, b"v") for n in range(64)]),
+                    LogRecord(2, b"y"),
+                    KeyedRecord(3, b"", b""),
+                ]
+            )
 
     on(uri, write)
 
-    error = refused(capsys, 5, "export", "keyed", "--output", tmp_path / "archive")
 
-    assert "keys and headers" in error
+def test_keys_and_headers_are_exported_and_imported(
+    uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also by a stream that copies the log, and with the same digest."""
+    write_keyed(uri, "keyed")
+
+    exported = told(capsys, "export", "keyed", "--output", tmp_path / "archive")
+    told(capsys, "import", tmp_path / "archive", "--log", "copy")
+
+    again = told(capsys, "export", "copy", "--output", tmp_path / "again")
+    assert keyed_records(uri, "copy") == keyed_records(uri, "keyed")
+    assert again["digest"] == exported["digest"]
+
+    change(uri, "other", lambda _: _create(uri, "other"))
+    assert "accepts no keys and headers" in refused(
+        capsys, 2, "import", tmp_path / "archive", "--log", "other"
+    )
+
+
+async def _create(uri: str, name: str) -> None:
+    async with open_namespace(uri) as namespace:
+        await namespace.create_log(name)
+
+
+def test_stream_copies_keys_and_headers_once(uri: str, spark: Any, tmp_path: Path) -> None:
+    write_keyed(uri, "from")
+    change(uri, "to", lambda _: _create(uri, "to"))
+    change(uri, "to", lambda log: log.set({"record_headers": True}))
+
+    def copy() -> None:
+        frame = (
+            spark.readStream.format("distributedlog")
+            .option("log", "from")
+            .option("startingPosition", "earliest")
+            .option("includeHeaders", "true")
+            .load(uri)
+            .select("txid", "payload", "key", "headers")
+        )
+        writer = frame.writeStream.format("distributedlog").option("uri", uri).option("log", "to")
+        writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+        query = writer.start()
+        assert query.awaitTermination(60)
+
+    copy()
+    forget_commit(tmp_path)
+    copy()
+
+    assert keyed_records(uri, "to") == keyed_records(uri, "from")
 
 
 def test_source_has_keys_and_headers_if_the_schema_names_them(uri: str, spark: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distributedlog import DLSN, Namespace
+from distributedlog import DLSN, KeyedRecord, LogRecord, Namespace
 from distributedlog.cli.main import run
 from distributedlog.runtime.interfaces.errors import (
     CorruptData,
@@ -84,6 +84,43 @@ def test_an_archive_grows_by_what_it_has_not_and_with_the_log_gives_all(
     with pytest.raises(InvalidRequest, match=r"begins with record 401 .* expected record 400"):
         append(records(spark, uri), uri, archive)
     assert history_manifest(archive) == second
+
+
+def test_archive_keeps_keys_and_headers_or_refuses_the_frame(
+    spark: Any, uri: str, tmp_path: Path
+) -> None:
+    """A frame without their columns would lose them without an error."""
+
+    async def write(namespace: Namespace) -> None:
+        await namespace.create_log("a")
+        log = namespace.open_log("a")
+        async with log.open_writer() as writer:
+            await writer.write(LogRecord(1, b"plain"))
+        await log.set({"record_headers": True})
+
+    async def write_keyed(namespace: Namespace) -> None:
+        async with namespace.open_log("a").open_writer() as writer:
+            await writer.write(KeyedRecord(2, b"x", b"k", [(b"n", b"v")]))
+            await writer.write(KeyedRecord(3, b"y", headers=[(b"m", b"")]))
+
+    on(uri, write)
+    assert append(records(spark, uri), uri, tmp_path).keyed_records == 0
+    on(uri, write_keyed)
+
+    with pytest.raises(InvalidRequest, match='option "includeHeaders"'):
+        append(records(spark, uri), uri, tmp_path)
+    stored = append(
+        records(spark, uri, includeHeaders="true", endingPosition='{"a": "2.1.0"}'), uri, tmp_path
+    )
+
+    assert (stored.keyed_records, stored.format) == (1, 2)
+    frame = read_with_history(spark, uri, "a", tmp_path, include_headers=True)
+    rows = frame.select("txid", "key", "headers").orderBy("txid").collect()
+    assert [(row[0], row[1], [tuple(pair) for pair in row[2]]) for row in rows] == [
+        (1, None, []),
+        (2, b"k", [(b"n", b"v")]),
+        (3, None, [(b"m", b"")]),
+    ]
 
 
 def test_what_the_log_has_before_the_archive_comes_from_the_log(

@@ -141,10 +141,7 @@ class BatchBuilder:
     def _headers(self, _: str, parts: Sequence[Columns]) -> pa.Array:
         kind = self._projection.arrow.field("headers").type
         if all(part.headers is None for part in parts):
-            count = _rows(parts)
-            offsets = pa.py_buffer(np.zeros(count + 1, np.int32))
-            no_headers = pa.array([], kind.value_type)
-            return pa.Array.from_buffers(kind, count, [None, offsets], children=[no_headers])
+            return empty_lists(_rows(parts), kind)
         rows: list[list[dict[str, bytes]]] = []
         for part in parts:
             rows += (
@@ -191,6 +188,13 @@ class BatchBuilder:
             last = (value, rows, pa.repeat(pa.scalar(value, kind), rows))
             self._last_constant[name] = last
         return last[2] if last[1] == rows else last[2].slice(0, rows)
+
+
+def empty_lists(rows: int, kind: Any) -> pa.Array:
+    """Return a column of empty lists, such as the headers of records without any."""
+    offsets = pa.py_buffer(bytes(4 * (rows + 1)))
+    items = pa.nulls(0, kind.value_type)
+    return pa.Array.from_buffers(kind, rows, [None, offsets], children=[items])
 
 
 def group_entries(entries: Iterable[Columns], batch_bytes: int) -> Iterator[list[Columns]]:

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+import xxhash
+
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest, RecordTooLarge
 from ...runtime.interfaces.host import Buffer
 
@@ -78,10 +80,14 @@ class KeyedContent:
             raise RecordTooLarge(f"a key of {len(key)} bytes is above the limit of {KEY_BYTES_MAX}")
         return KeyedContent(payload, key, check_headers(self.headers))
 
-    def digest_parts(self) -> bytes:
-        """Return key and headers as one value that differs for different keys and headers."""
+    def digest_input(self) -> bytes:
+        """Return the bytes that take the place of the payload in digests of records.
+
+        They differ for different payloads, keys or headers: the digest of the payload, and the columns of the
+        key and of the headers of this record alone.
+        """
         keys, headers = encode_keys([self.key]), encode_headers([self.headers])
-        return b"".join((*keys, *headers))
+        return b"".join((xxhash.xxh3_64_digest(self.payload), *keys, *headers))
 
 
 def check_headers(headers: Any) -> Headers:
@@ -138,7 +144,7 @@ def split_contents(
 
 
 def join_contents(
-    payloads: Sequence[bytes],
+    payloads: Sequence[Buffer],
     keys: Sequence[bytes | None] | None,
     headers: Sequence[Headers] | None,
 ) -> list[Any]:

@@ -56,9 +56,7 @@ class LinkContent:
         return cls.of(
             txids,
             (
-                xxhash.xxh3_64_digest(content.payload) + content.digest_parts()
-                if type(content) is KeyedContent
-                else content
+                content.digest_input() if type(content) is KeyedContent else content
                 for content in contents
             ),
         )

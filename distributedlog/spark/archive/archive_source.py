@@ -49,6 +49,10 @@ class WritePlan:
     """End of the archive after the write, even without a record there. None is after the last record.
     """
     end_sequence_id: int | None
+    unkeyed_end: int | None = None
+    """The sequence ID from which records may have keys and headers, which the frame lacks.
+
+    None if the frame has their columns."""
 
     def to_option(self) -> str:
         """Return the value of the option ``plan``."""
@@ -90,6 +94,14 @@ class ArchiveSource(DataSource):
         """Return the columns of a read, which can be written to a log."""
         return "txid bigint, payload binary"
 
+    @classmethod
+    def keyed_ddl(cls) -> str:
+        """Return the columns of `schema`, with those of keys and headers."""
+        from ..read.table_schema import COLUMNS, KEYED_COLUMNS
+
+        columns = {name: COLUMNS[name] for name in ("txid", "payload")} | KEYED_COLUMNS
+        return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+
     @marks_errors
     def reader(self, schema: Any) -> "ArchiveReader":
         """Return the reader for ``spark.read``."""
@@ -101,11 +113,12 @@ class ArchiveSource(DataSource):
     @marks_errors
     def writer(self, schema: Any, overwrite: bool) -> "ArchiveWriter":
         """Return the writer for ``df.write``."""
-        from ..read.table_schema import COLUMNS, ddl
+        from ..read.table_schema import COLUMNS, KEYED_COLUMNS, ddl
 
         type_by_column = {field.name: field.dataType.simpleString() for field in schema.fields}
-        if {"timestamp": COLUMNS["timestamp"], **type_by_column} != COLUMNS:
-            legal = ddl()
+        own = {"timestamp": COLUMNS["timestamp"], **type_by_column}
+        if own not in (COLUMNS, COLUMNS | KEYED_COLUMNS):
+            legal = ddl(include_headers=True)
             raise InvalidRequest(
                 f"an archive requires the unchanged columns of the source: {legal}; got "
                 f"{', '.join(type_by_column)}"
@@ -184,6 +197,7 @@ class ArchiveWriter(DataSourceArrowWriter):
             for batch in batches:
                 if not batch.num_rows:
                     continue
+                _check_unkeyed(batch, plan)
                 if part is None:
                     first_sequence_id = batch.column("sequence_id")[0].as_py()
                     part = ParquetFileWriter(
@@ -233,6 +247,22 @@ class ArchiveWriter(DataSourceArrowWriter):
         """
         with suppress(DistributedLogError, OSError):  # the original error is reported
             folder.clean(self.store)
+
+
+def _check_unkeyed(batch: "pa.RecordBatch", plan: WritePlan) -> None:
+    """Refuse records that may have keys and headers, if the frame lacks the columns for them.
+
+    The driver found the log without any before the records of this batch were written, but did not look
+    again.
+    """
+    if plan.unkeyed_end is None:
+        return
+    last = batch.column("sequence_id")[batch.num_rows - 1].as_py()
+    if last >= plan.unkeyed_end:
+        raise InvalidRequest(
+            f'log "{plan.log}": record {last} was written after this append began and may have a key and '
+            'headers, which the frame lacks. Read the log with the option "includeHeaders", or append again'
+        )
 
 
 def _files_of(messages: Sequence[Any]) -> list[ArchiveFile]:

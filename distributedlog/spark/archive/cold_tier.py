@@ -16,17 +16,21 @@ from uuid import uuid4
 from ...log.format.dlsn import DLSN
 from ...log.model.log_keys import incarnation_text
 from ...log.read.log_view import LogView
-from ...runtime.interfaces.errors import ForeignData, LogRecreated, LogTruncated
+from ...runtime.interfaces.errors import (
+    ForeignData,
+    InvalidRequest,
+    LogRecreated,
+    LogTruncated,
+)
 from ..client.retry import RETRY_S
 from ..client.spark_client import SparkClient, run
 from ..client.spark_errors import plain_errors
 from ..options.options import SourceOptions
 from ..read.offsets import Offset
 from ..read.source_logs import SourceLogs
-from ..read.table_schema import ddl
+from ..read.table_schema import KEYED_COLUMNS, ddl
 from . import archive_folder as folder
 from .archive_store import ArchiveStore, store_of
-from .log_transfer import require_no_record_headers
 from .manifest import Manifest
 
 if TYPE_CHECKING:
@@ -48,7 +52,8 @@ def append_history(
     Records that the archive already has are skipped. A new archive starts with the first record of the frame.
 
     Args:
-        frame: All columns of the source, of one log, in log order.
+        frame: All columns of the source, of one log, in log order. If records of the log may have keys and
+            headers, it needs their columns (option ``includeHeaders``).
         uri: The cluster and namespace of the log.
         log: The log.
         directory: A directory or the URL of an object store.
@@ -61,7 +66,8 @@ def append_history(
         LogRecreated, ForeignData: The archive belongs to a deleted log of this name, or to another log.
         CorruptData: The archive is damaged.
         VersionConflict: Another process has appended at the same time.
-        InvalidRequest: Records are missing between archive and frame.
+        InvalidRequest: Records are missing between archive and frame, or the frame lacks the columns of keys
+            and headers.
         After an error, no record of the frame was added.
     """
     from pyspark.sql import functions as f
@@ -71,20 +77,25 @@ def append_history(
     store = store_of(directory)
     store.prepare()
     current = folder.read_manifest_if_any(store)
-    incarnation = run(uri, request_timeout_s, lambda held: _incarnation(held, log), retry_s=RETRY_S)
+    is_keyed = set(KEYED_COLUMNS) <= set(frame.columns)
+    incarnation, unkeyed_end = run(
+        uri, request_timeout_s, lambda held: _incarnation(held, log, is_keyed), retry_s=RETRY_S
+    )
     if current is None:
         first_row = f.struct("sequence_id", "segment", "entry", "slot")
         (first_values,) = frame.agg(f.min(first_row)).collect()[0]
         if first_values is None:
             return None
         first = str(DLSN(*first_values[1:]))
-        plan = WritePlan(uuid4().hex[:16], 0, log, incarnation, first, first_values[0], None, None)
+        plan = WritePlan(
+            uuid4().hex[:16], 0, log, incarnation, first, first_values[0], None, None, unkeyed_end
+        )
     else:
         _check_archive_of(current, store, log, incarnation)
         frame = frame.where(frame.sequence_id >= current.end_sequence_id)
         plan = WritePlan(
             current.id, current.generation, log, incarnation, str(current.first),
-            current.first_sequence_id, None, None,
+            current.first_sequence_id, None, None, unkeyed_end,
         )  # fmt: skip
     frame.sparkSession.dataSource.register(ArchiveSource)
     writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
@@ -107,6 +118,7 @@ def read_with_history(
     log: str,
     directory: str | Path,
     *,
+    include_headers: bool = False,
     request_timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> "DataFrame":
     """Return all records of a log: those of the archive, and those of the log before and after it.
@@ -119,6 +131,7 @@ def read_with_history(
         uri: The cluster and namespace of the log.
         log: The log.
         directory: A directory or the URL of an object store.
+        include_headers: Whether the frame has the columns ``key`` and ``headers``.
         request_timeout_s: Timeout of one request, in seconds.
 
     Raises:
@@ -141,29 +154,39 @@ def read_with_history(
     def of_log(bounds: tuple[str, str]) -> "DataFrame":
         read = spark.read.format("distributedlog").option("log", log)
         read = read.option("startingPosition", bounds[0]).option("endingPosition", bounds[1])
+        read = read.option("includeHeaders", str(include_headers).lower())
         return read.option("requestTimeout", f"{request_timeout_s}s").load(uri)
 
     parts = [] if range_before is None else [of_log(range_before)]
     if manifest.files:
-        parts.append(_read_archive(spark, store, manifest))
+        parts.append(_read_archive(spark, store, manifest, ddl(include_headers=include_headers)))
     frame = of_log(range_after)
     for part in parts:
         frame = part.unionByName(frame)
     return frame
 
 
-def _read_archive(spark: "SparkSession", store: ArchiveStore, manifest: Manifest) -> "DataFrame":
+def _read_archive(
+    spark: "SparkSession", store: ArchiveStore, manifest: Manifest, columns: str
+) -> "DataFrame":
     """Read a local archive with Spark's own reader, which prunes columns and row groups.
 
     An object store is accessed like in this process, and each file is verified.
     """
+    from pyspark.sql import functions as f
+
     if store.is_local:
         names = [_escaped(store.path(one.name)) for one in manifest.files]
-        return spark.read.schema(ddl()).parquet(*names)
+        frame = spark.read.schema(columns).parquet(*names)
+        if "headers" in frame.columns:  # files of older versions have no such column
+            return frame.withColumn(
+                "headers", f.coalesce("headers", f.array().cast(KEYED_COLUMNS["headers"]))
+            )
+        return frame
     from .archive_source import FORMAT_NAME, ArchiveSource
 
     spark.dataSource.register(ArchiveSource)
-    read = spark.read.format(FORMAT_NAME).schema(ddl())
+    read = spark.read.format(FORMAT_NAME).schema(columns)
     return read.option("until", str(manifest.end_sequence_id)).load(store.location)
 
 
@@ -199,9 +222,31 @@ async def _ranges_around(
         logs.close()
 
 
-async def _incarnation(spark_client: SparkClient, log: str) -> str:
-    await require_no_record_headers(spark_client, log)
-    return incarnation_text(await spark_client.namespace.resolve_name(log))
+async def _incarnation(
+    spark_client: SparkClient, log: str, is_keyed: bool
+) -> tuple[str, int | None]:
+    """Return the incarnation, and the ``unkeyed_end`` of a `WritePlan`.
+
+    Args:
+        spark_client: The client.
+        log: The log.
+        is_keyed: Whether the frame has the columns of keys and headers.
+
+    Raises:
+        InvalidRequest: It has not, and records of the log may have them.
+    """
+    handle = spark_client.namespace.open_log(log)
+    incarnation = incarnation_text(await spark_client.namespace.resolve_name(log))
+    if is_keyed:
+        return incarnation, None
+    # The end first: if the state does not permit keys and headers then, no earlier record has any.
+    end = (await handle.snapshot()).end_sequence_id
+    if (await handle.describe(segments_max=1)).state.has_record_headers:
+        raise InvalidRequest(
+            f'log "{log}" may have records with keys and headers, which the frame lacks. Read the log with '
+            'the option "includeHeaders"'
+        )
+    return incarnation, end
 
 
 def _check_archive_of(manifest: Manifest, store: ArchiveStore, log: str, incarnation: str) -> None:

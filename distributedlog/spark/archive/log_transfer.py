@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ...log.format.dlsn import DLSN
-from ...runtime.interfaces.errors import LogExists, LogNotFound, UnsupportedFormat
+from ...log.services.settings_update import permit_record_headers
+from ...runtime.interfaces.errors import LogExists, LogNotFound
 from ..client.retry import RETRY_S
 from ..client.spark_client import SparkClient, run
 from ..client.spark_errors import plain_errors
@@ -96,6 +97,7 @@ def export_log(
         .option("startingPosition", json.dumps(begin.to_json()))
         .option("endingPosition", json.dumps(stop.to_json()))
         .option("requestTimeout", f"{request_timeout_s}s")
+        .option("includeHeaders", "true")
         .load(uri)
     )
     spark.dataSource.register(ArchiveSource)
@@ -127,6 +129,7 @@ def import_log(
         CorruptData: A file differs from the manifest.
         ForeignData: A file does not belong to the archive.
         LogExists: The log has other records.
+        InvalidRequest: Records have keys and headers, and the existing log does not permit them.
         After an error, nothing was written.
     """
     from .archive_source import FORMAT_NAME, ArchiveSource
@@ -148,6 +151,9 @@ def import_log(
         archive_reader = spark.read.format(FORMAT_NAME).option(
             "until", str(manifest.end_sequence_id)
         )
+        if manifest.keyed_records:
+            archive_reader = archive_reader.schema(ArchiveSource.keyed_ddl())
+            run(uri, request_timeout_s, lambda held: _prepare_keyed(held, log), retry_s=RETRY_S)
         frame = archive_reader.load(store.location)
         writer = frame.write.format("distributedlog").mode("append").option("log", log)
         size = max(SEGMENT_BYTES, manifest.payload_bytes // SEGMENTS_MAX)
@@ -160,19 +166,18 @@ def import_log(
     return ImportResult(manifest, was_imported, *(position_range or (None, None)))
 
 
-async def require_no_record_headers(spark_client: SparkClient, log: str) -> None:
-    """Refuse a log whose records may have keys and headers, because archives have no columns for them.
-
-    If the end of the archived range is known before this call, no record of the range has any.
+async def _prepare_keyed(spark_client: SparkClient, log: str) -> None:
+    """Create the log for records with keys and headers, or check that the existing one permits them.
 
     Raises:
-        UnsupportedFormat: Records of the log may have keys and headers.
+        InvalidRequest: The existing log does not permit them.
     """
-    if (
-        await spark_client.namespace.open_log(log).describe(segments_max=1)
-    ).state.has_record_headers:
-        raise UnsupportedFormat(
-            f'log "{log}" may have records with keys and headers, which an archive does not contain'
+    namespace = spark_client.namespace
+    try:
+        await namespace.create_log(log, config={"record_headers": True})
+    except LogExists:
+        await permit_record_headers(
+            namespace.metadata, namespace.path, await namespace.resolve_name(log), log
         )
 
 
@@ -194,7 +199,6 @@ async def _resolve_bounds(
             offset.put(
                 view.name, dlsn, view.incarnation, (await view.totals_before(dlsn)).sequence_id
             )
-        await require_no_record_headers(spark_client, view.name)
         return bounds
     finally:
         logs.close()

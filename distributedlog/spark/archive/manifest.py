@@ -9,13 +9,14 @@ The digest of records is the sum, modulo 2^64, over record k (its index in the a
 
     xxh3_64(payload, seed = k * POSITION_FACTOR + txid * TXID_FACTOR mod 2^64)
 
-It covers order, transaction IDs and payloads. Digests of parts of an archive can be computed separately and
-added. The digest depends neither on the division into files, nor on the log.
+For a record with a key or headers, the payload is replaced by `KeyedContent.digest_input`, which includes
+these. The digest covers order, transaction IDs and contents. Digests of parts of an archive can be computed
+separately and added. The digest depends neither on the division into files, nor on the log.
 """
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 import xxhash
@@ -24,6 +25,9 @@ from ...log.format.dlsn import DLSN
 from ...runtime.interfaces.errors import CorruptData, ForeignData, InvalidRequest, UnsupportedFormat
 
 FORMAT = 1
+FORMAT_KEYED = 2
+"""The format of a manifest with records that have keys or headers. Version 0.1 refuses it, and never reads or
+extends such an archive without them."""
 KIND = "distributedlog archive"
 POSITION_FACTOR = 0x9E3779B97F4A7C15
 TXID_FACTOR = 0xC2B2AE3D27D4EB4F
@@ -48,6 +52,8 @@ class ArchiveFile:
     file_bytes: int
     file_xxh3: int
     """xxh3_64 of the whole file."""
+    keyed_records: int = 0
+    """The number of records that have a key or headers."""
 
     @property
     def end_sequence_id(self) -> int:
@@ -57,6 +63,8 @@ class ArchiveFile:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object, with digests as 16 hex digits and positions as text."""
         values = asdict(self)
+        if not self.keyed_records:
+            del values["keyed_records"]
         return {name: _to_json_value(name, value) for name, value in values.items()}
 
     @classmethod
@@ -99,6 +107,16 @@ class Manifest:
     def payload_bytes(self) -> int:
         """The payload bytes in all files."""
         return sum(archive_file.payload_bytes for archive_file in self.files)
+
+    @property
+    def format(self) -> int:
+        """The format of the manifest object."""
+        return FORMAT_KEYED if self.keyed_records else FORMAT
+
+    @property
+    def keyed_records(self) -> int:
+        """The number of records that have a key or headers."""
+        return sum(archive_file.keyed_records for archive_file in self.files)
 
     @property
     def file_bytes(self) -> int:
@@ -174,7 +192,7 @@ class Manifest:
     def encode(self) -> bytes:
         """Return the text of the manifest object, including its own digest."""
         body = {
-            "format": FORMAT,
+            "format": self.format,
             "kind": KIND,
             **{
                 manifest_field.name: _to_json_value(
@@ -214,10 +232,10 @@ class Manifest:
             is_sound = False
         if not is_sound:
             raise CorruptData(f"{where} is damaged: its digest is wrong")
-        if body.get("format") != FORMAT:
+        if body.get("format") not in (FORMAT, FORMAT_KEYED):
             raise UnsupportedFormat(
-                f"{where} has format {body.get('format')!r:.40}, this version reads format {FORMAT}: a newer"
-                " version wrote it"
+                f"{where} has format {body.get('format')!r:.40}, this version reads formats {FORMAT} to "
+                f"{FORMAT_KEYED}: a newer version wrote it"
             )
         try:
             files = [ArchiveFile.from_json(one) for one in body["files"]]
@@ -225,8 +243,8 @@ class Manifest:
             manifest.check(CorruptData)
         except (CorruptData, KeyError, TypeError, OverflowError) as error:
             raise CorruptData(f"{where} is inconsistent: {error!s:.400}") from None
-        sums = (manifest.records, manifest.payload_bytes, manifest.digest)
-        if sums != (body.get("records"), body.get("payload_bytes"), body.get("digest")):
+        sums = (manifest.format, manifest.records, manifest.payload_bytes, manifest.digest)
+        if sums != tuple(map(body.get, ("format", "records", "payload_bytes", "digest"))):
             raise CorruptData(f"{where} is inconsistent: its sums differ from those of its files")
         return manifest
 
@@ -246,6 +264,8 @@ def _from_json_values(cls: type[Any], value: Any) -> Any:
     arguments: dict[str, Any] = {}
     try:
         for field in fields(cls):
+            if field.name not in value and field.default is not MISSING:
+                continue
             raw = value[field.name]
             if field.name in _POSITIONS:
                 raw = DLSN.parse(raw)

@@ -16,8 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
+from ...log.arrow.arrow_batches import empty_lists
 from ...log.format.dlsn import DLSN
+from ...log.format.record_headers import KeyedContent, join_contents
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest
+from ..read.table_schema import KEYED_COLUMNS
+from ..sink.sink_columns import keys_and_headers
 from .archive_folder import file_name
 from .archive_store import ArchiveStore, NewObject
 from .manifest import DIGEST_MODULUS, POSITION_FACTOR, TXID_FACTOR, ArchiveFile
@@ -37,15 +41,22 @@ SCHEMA = pa.schema(
         ("txid", pa.int64()),
         ("payload", pa.binary()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("key", pa.binary()),
+        ("headers", pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())]))),
     ]
 )
-"""All columns of the source. ``timestamp`` is stored as in the frame, and null if the frame has none."""
+"""All columns of the source. ``timestamp`` is stored as in the frame, and null if the frame has none.
+
+Files of older versions have no ``key`` and ``headers``, and possibly no ``timestamp``.
+"""
 
 
 def records_digest(batch: pa.RecordBatch, first_index: int) -> int:
     """Return the digest of the records of a batch, from 0 up to 2^64 (exclusive).
 
-    ``first_index`` is the index of the first record in the archive.
+    Args:
+        batch: The columns ``txid`` and ``payload``, and ``key`` and ``headers`` if the file has any.
+        first_index: The index of the first record in the archive.
     """
     count = batch.num_rows
     payload, txids = batch.column("payload"), batch.column("txid").to_numpy()
@@ -56,7 +67,13 @@ def records_digest(batch: pa.RecordBatch, first_index: int) -> int:
         TXID_FACTOR
     )  # wraps
     view = memoryview(b"" if data is None else data)
-    pieces = [view[a:b] for a, b in pairwise(ends)]
+    pieces: list[Any] = [view[a:b] for a, b in pairwise(ends)]
+    keyed = keys_and_headers(batch, "a record of an archive")
+    if keyed is not None:
+        pieces = [
+            content.digest_input() if type(content) is KeyedContent else content
+            for content in join_contents(pieces, *keyed)
+        ]
     return sum(map(xxhash.xxh3_64_intdigest, pieces, seeds.tolist())) % DIGEST_MODULUS
 
 
@@ -103,6 +120,7 @@ class ParquetFileWriter:
         self.size_bytes = 0
         """Size before compression."""
         self._payload_bytes = 0
+        self._keyed_records = 0
         self._digest = 0
         self._first: DLSN | None = None
         self._last: DLSN | None = None
@@ -121,7 +139,8 @@ class ParquetFileWriter:
             )
         if pc.all(pc.equal(batch.column("log"), self._log)).as_py() is not True:
             raise InvalidRequest(f'the frame has records of a log other than "{self._log}"')
-        batch = _with_time(batch, SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
+        batch = _with_missing(batch, SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
+        self._keyed_records += _count_keyed(batch)
         self._digest += records_digest(batch, self._next_sequence_id - self._archive_first_id)
         self._next_sequence_id += len(sequence_ids)
         self._payload_bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py()
@@ -160,6 +179,7 @@ class ParquetFileWriter:
             self._digest % DIGEST_MODULUS,
             self._sink.size,
             self._sink.xxh3.intdigest(),
+            self._keyed_records,
         )
 
     def abort(self) -> None:
@@ -202,22 +222,32 @@ def read_records(
     batch_rows = max(
         100, min(65_536, BATCH_BYTES * archive_file.records // max(1, archive_file.payload_bytes))
     )
-    columns_read = list(dict.fromkeys([*columns, "txid", "payload"]))
+    keyed_columns = KEYED_COLUMNS if archive_file.keyed_records else ()  # the digest covers them
+    columns_read = list(dict.fromkeys([*columns, "txid", "payload", *keyed_columns]))
     digest_sum = records_seen = 0
     for batch in parquet.iter_batches(batch_rows, columns=columns_read, use_threads=False):
         digest_sum += records_digest(batch, first_index + records_seen)
         records_seen += batch.num_rows
-        yield _with_time(batch, columns).select(list(columns))
+        yield _with_missing(batch, columns).select(list(columns))
     if (records_seen, digest_sum % DIGEST_MODULUS) != (archive_file.records, archive_file.digest):
         raise CorruptData(damage_text + f"its {records_seen} records differ from the manifest")
 
 
-def _with_time(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Add a null column ``timestamp`` to a batch of an older file or frame that has none."""
-    if "timestamp" not in columns or "timestamp" in batch.schema.names:
-        return batch
-    field = SCHEMA.field("timestamp")
-    return batch.append_column(field, pa.nulls(batch.num_rows, field.type))
+def _with_missing(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """Add the requested columns that a batch of an older file or of a frame lacks, without values."""
+    for name in ("timestamp", *KEYED_COLUMNS):
+        if name in columns and name not in batch.schema.names:
+            field, rows = SCHEMA.field(name), batch.num_rows
+            is_list = pa.types.is_list(field.type)
+            values = empty_lists(rows, field.type) if is_list else pa.nulls(rows, field.type)
+            batch = batch.append_column(field, values)
+    return batch
+
+
+def _count_keyed(batch: pa.RecordBatch) -> int:
+    """Return the number of records with a key or headers, of a batch that has both columns."""
+    has_headers = pc.greater(pc.fill_null(pc.list_value_length(batch.column("headers")), 0), 0)
+    return int(pc.sum(pc.or_(pc.is_valid(batch.column("key")), has_headers)).as_py() or 0)
 
 
 def _position(batch: pa.RecordBatch, row: int) -> DLSN:

@@ -163,6 +163,10 @@ class SourceOptions:
         "`us`. The column "
         "`timestamp` then shows them.", shown="none (log time)",
     )  # fmt: skip
+    include_headers: bool = option(
+        "includeHeaders", flag, "Add the columns `key` and `headers` to a frame without a schema.",
+        default=False, shown="`false`", kafka="includeHeaders",
+    )  # fmt: skip
     subscriber: str | None = option(
         "subscriber", text, "Named position in which a query stores its progress, one micro-batch late.",
         kafka="kafka.group.id (loosely)",

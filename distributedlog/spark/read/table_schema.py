@@ -33,13 +33,15 @@ As text it costs six times as much as all other columns together.
 """
 
 KEYED_COLUMNS = {"key": "binary", "headers": "array<struct<name:binary,value:binary>>"}
-"""Columns that are built only if the schema names them. ``key`` is null for a record without a key, and
-``headers`` is empty for a record without headers."""
+"""Columns that are built only if the schema names them, or with the option ``includeHeaders``.
+
+``key`` is null for a record without a key, and ``headers`` is empty for a record without headers."""
 
 
-def ddl() -> str:
-    """Return the columns of a frame without a user schema."""
-    return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+def ddl(*, include_headers: bool = False) -> str:
+    """Return the columns of a frame without a user schema, with the option ``includeHeaders`` or not."""
+    columns = COLUMNS | KEYED_COLUMNS if include_headers else COLUMNS
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
 def projection(

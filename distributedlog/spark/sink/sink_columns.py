@@ -200,27 +200,47 @@ def sink_columns_of(batch: pa.RecordBatch, where: str) -> SinkColumns:
 
 def _keyed_rows(batch: pa.RecordBatch, where: str) -> KeyedRows | None:
     """Return keys and headers of a batch, or None if it has no such column. A null is the same as none."""
-    count, names = batch.num_rows, batch.schema.names
-    if "key" not in names and "headers" not in names:
+    if KEYED_COLUMNS.keys().isdisjoint(batch.schema.names):
         return None
+    count = batch.num_rows
+    keys, headers = keys_and_headers(batch, where) or ([None] * count, [()] * count)
+    sizes = [len(KeyedContent(b"", *content)) for content in zip(keys, headers, strict=True)]
+    ends: Any = np.zeros(count + 1, np.int64)
+    np.cumsum(sizes, out=ends[1:])
+    return KeyedRows(keys, headers, ends)
+
+
+def keys_and_headers(
+    batch: pa.RecordBatch, where: str
+) -> tuple[list[bytes | None], list[Headers]] | None:
+    """Return keys and headers of a batch, or None if no record has any. A null is the same as none.
+
+    Args:
+        batch: The batch, with or without the columns ``key`` and ``headers``.
+        where: The subject of errors.
+
+    Raises:
+        InvalidRequest: The name or value of a header is null.
+    """
+    count, names = batch.num_rows, batch.schema.names
     keys: list[bytes | None] = [None] * count
     headers: list[Headers] = [()] * count
-    if "key" in names:
+    is_keyed = False
+    if "key" in names and batch.column("key").null_count < count:
+        is_keyed = True
         keys = batch.column("key").cast(pa.binary()).to_pylist()
     if "headers" in names:
         column = batch.column("headers")
-        counts = pc.fill_null(pc.list_value_length(column), 0).to_pylist()
-        if any(counts):
+        counts = pc.fill_null(pc.list_value_length(column), 0)
+        if pc.any(pc.greater(counts, 0)).as_py():
+            is_keyed = True
             parts = column.flatten().flatten()  # a null struct becomes a null name
             for part, what in zip(parts, ("name", "value"), strict=True):
                 if part.null_count:
                     raise InvalidRequest(f"{where}: the {what} of a header is null")
             pairs = iter(zip(*(part.to_pylist() for part in parts), strict=True))
-            headers = [tuple(islice(pairs, header_count)) for header_count in counts]
-    sizes = [len(KeyedContent(b"", *content)) for content in zip(keys, headers, strict=True)]
-    ends: Any = np.zeros(count + 1, np.int64)
-    np.cumsum(sizes, out=ends[1:])
-    return KeyedRows(keys, headers, ends)
+            headers = [tuple(islice(pairs, header_count)) for header_count in counts.to_pylist()]
+    return (keys, headers) if is_keyed else None
 
 
 def by_log(batch: pa.RecordBatch, where: str) -> Iterator[tuple[str, pa.RecordBatch]]:

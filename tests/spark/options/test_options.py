@@ -145,6 +145,7 @@ SOURCE_WRONG: dict[str, dict[str, str]] = {
     "minPartitions": {"0": "a whole number from 1 up"},
     "batchBytes": {"-1": "a size from 1 byte up"},
     "pushdown": {"1": "true or false"},
+    "includeHeaders": {"1": "true or false"},
     "txidUnit": {"ns": "s or ms or us", "seconds": "s or ms or us"},
     "subscriber": {"": "expected some text", "x" * 300: "printable text of 1 to 255 bytes"},
     "discoveryInterval": {"-1s": "a duration"},
