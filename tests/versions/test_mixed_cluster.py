@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from distributedlog import KeyedRecord, LogRecord
+from distributedlog import KeyedRecord, LogRecord, UnsupportedFormat
 from distributedlog.blocking import open_namespace
-from tests.cluster.story import Cluster, environment_for
+from tests.cluster.story import Cluster, dlog, environment_for
 
 pytestmark = pytest.mark.processes
 
@@ -67,6 +67,31 @@ def test_clients_of_both_builds_append_to_logs_with_and_without_txids(
         assert told(new, "clock", "2")["outcomes"] == ["ok"]
 
 
+@contextmanager
+def read_proxy(cluster: Cluster, python: str) -> Iterator[str]:
+    """Run a read proxy of one build, and yield the URI of the namespace through it."""
+    quorum = ",".join(
+        f"{n.name}={n.address[0]}:{n.address[1]}" for n in cluster.plan.nodes_of_kind("metadata")
+    )
+    command = dlog(
+        "serve", "read-proxy", "--metadata", quorum, "--listen", "127.0.0.1:0", python=python
+    )
+    with subprocess.Popen(
+        [*command, "--end-with-stdin"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment_for(python),
+        cwd=cluster.directory,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        address = json.loads(process.stdout.readline())["address"]
+        path = cluster.uri.rpartition("/")[2]
+        yield f"distributedlog+proxy://{address}/{path}"
+        process.stdin.close()
+        assert process.wait(PROGRAM_S) == 0
+
+
 def run_program(cluster: Cluster, python: str, program: str, *arguments: str) -> dict[str, Any]:
     """Run a client program of one build and return its report."""
     done = subprocess.run(
@@ -109,3 +134,15 @@ def test_older_build_gets_unsupported_format_from_the_first_record_with_a_key(
         assert found["outcomes"] == {**expected, "last": "UnsupportedFormat"}
         with log.open_reader(to="end") as reader:
             assert list(reader)[1:3] == written
+
+        # Through a read proxy of either build, a reader never gets a record without its key and headers.
+        for python in (older_python, sys.executable):
+            with read_proxy(cluster, python) as uri, open_namespace(uri) as through:
+                reading = through.open_log("keyed").open_reader(to="end")
+                with reading as reader:
+                    if python == older_python:
+                        assert reader.read_next(PROGRAM_S) == LogRecord(1, b"plain")
+                        with pytest.raises(UnsupportedFormat):
+                            reader.read_next(PROGRAM_S)
+                    else:
+                        assert list(reader)[1:3] == written
