@@ -4,7 +4,10 @@
 are not deleted yet.
 """
 
+from collections.abc import Sequence
 from typing import Any
+
+import trio
 
 from ...ledger.declarations.options import LedgerOptions
 from ...ledger.model import ledger_keys as keys
@@ -22,6 +25,10 @@ from ...log.model.stored_settings import (
 )
 from ...proxy.client.proxied_namespace import ProxiedLog, ProxiedNamespace
 from ...runtime.declarations.options import option_names
+from ...runtime.interfaces.errors import DistributedLogError
+
+LOGS_AT_ONCE = 16
+"""How many logs `read_log_sizes` describes concurrently."""
 
 
 async def describe(
@@ -71,6 +78,43 @@ async def describe(
         if description.segments
         else 0,
         "segments": segments,
+    }
+
+
+async def read_log_sizes(logs: Any, rows: Sequence[dict[str, Any]]) -> None:
+    """Add records, bytes and owner of each log to its row.
+
+    Args:
+        logs: The namespace.
+        rows: One row per log, with its ``name``. If a log cannot be described, for example because it was
+            deleted in the meantime, its row gets ``error`` instead.
+    """
+    limiter = trio.CapacityLimiter(LOGS_AT_ONCE)
+
+    async def read(row: dict[str, Any]) -> None:
+        async with limiter:
+            try:
+                row |= await _log_size(logs, row["name"])
+            except DistributedLogError as error:
+                row["error"] = f"{type(error).__name__}: {error}"
+
+    async with trio.open_nursery() as nursery:
+        for row in rows:
+            nursery.start_soon(read, row)
+
+
+async def _log_size(logs: Any, name: str) -> dict[str, Any]:
+    log = logs.open_log(name)
+    description: LogDescription = await log.describe(segments_max=1)
+    records, _ = await _count_records(log, description)
+    open_bytes = 0
+    if not isinstance(log, ProxiedLog):
+        snapshot = await log.snapshot(first=description.state.first_open_segment, limit=1)
+        open_bytes = sum(one.size_bytes for one in snapshot.segments if not one.closed)
+    return {
+        "records": records,
+        "bytes": description.size_bytes - await _truncated_bytes(log, description) + open_bytes,
+        "owner": description.owner or None,
     }
 
 

@@ -58,12 +58,19 @@ def command() -> None:
     show_default=True,
     help="Policy for omitted transaction IDs: see above.",
 )
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="Succeed, and change nothing, if a log of this name exists.",
+)
 @common
-def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> None:
+def create(
+    settings: Settings, name: str, durability: str, txid_policy: Any, if_not_exists: bool
+) -> None:
     """Create a log.
 
-    The exit code is 3 if a log of this name exists. A given transaction ID (txid) is stored unchanged. The
-    policy determines an omitted one:
+    The exit code is 3 if a log of this name exists, unless --if-not-exists is used. A given transaction ID
+    (txid) is stored unchanged. The policy determines an omitted one:
 
     \b
       auto    the last txid + 1 or the time in ms, whichever is greater
@@ -72,41 +79,91 @@ def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> 
       strict  as auto; a given txid below the last one is rejected
       bytes   a byte stream, whose txids are byte offsets
     """
+    from ...runtime.interfaces.errors import LogExists
     from ..connection.cluster_connection import run_call
 
-    run_call(
-        settings,
-        f"creating {name}",
-        lambda logs: logs.create_log(name, durability=durability, txids=txid_policy),
-    )
-    report_change(settings, "created", "log", name)
+    async def call(logs: Any) -> bool:
+        try:
+            await logs.create_log(name, durability=durability, txids=txid_policy)
+            return True
+        except LogExists:
+            if not if_not_exists:
+                raise
+            return False
+
+    created = run_call(settings, f"creating {name}", call)
+    if created:
+        report_change(settings, "created", "log", name)
+    elif settings.json:
+        emit({"name": name, "created": False})
+    else:
+        settings.note(f"log {name} exists already")
 
 
 @command.command(
-    name="list", cls=CliCommand, examples="dlog log list\ndlog log list orders/ --json"
+    name="list",
+    cls=CliCommand,
+    examples="""
+    dlog log list
+    dlog log list orders/ --json
+    dlog log list orders/ --sizes --limit 20
+    """,
 )
 @click.argument("prefix", default="")
+@click.option(
+    "--sizes", is_flag=True, help="Show records, bytes and owner; several requests per log."
+)
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of logs.")
 @common
-def list_(settings: Settings, prefix: str) -> None:
+def list_(settings: Settings, prefix: str, sizes: bool, limit: int | None) -> None:
     """List the names of the logs in alphabetical order.
 
-    With PREFIX, only names that start with it are listed.
+    With PREFIX, only names that start with it are listed. The bytes of --sizes are those of the entries,
+    without replicas and without records before the truncation point.
     """
+    from ...cluster.status.log_overview import read_log_sizes
     from ..connection.cluster_connection import namespace, notice_when_slow, run
 
     async def work() -> None:
-        has_logs = False
+        count = 0
+        shown_sizes: list[dict[str, Any]] = []
         async with namespace(settings) as logs:
             with notice_when_slow(settings, "the names of the logs") as stop_notice:
                 async for name in logs.logs(prefix):
                     stop_notice()
-                    has_logs = True
-                    emit({"name": name}) if settings.json else print(name)
-        if not (has_logs or settings.json):
+                    if count == limit:
+                        break
+                    count += 1
+                    if sizes:
+                        shown_sizes.append({"name": name})
+                    else:
+                        emit({"name": name}) if settings.json else print(name)
+            if sizes:
+                with notice_when_slow(settings, "the sizes of the logs"):
+                    await read_log_sizes(logs, shown_sizes)
+        _print_sizes(settings, shown_sizes)
+        if not (count or settings.json):
             what = f"no log name starts with {prefix!r}" if prefix else "there are no logs"
             settings.note(f"{what} in {settings.where()}")
 
     run(work)
+
+
+def _print_sizes(settings: Settings, rows: list[dict[str, Any]]) -> None:
+    if settings.json:
+        for row in rows:
+            emit(row)
+    elif rows:
+        cells = [
+            [
+                row["name"],
+                row.get("records"),
+                None if "bytes" not in row else size(row["bytes"]),
+                row.get("error") or row.get("owner"),
+            ]
+            for row in rows
+        ]
+        table(("log", "records", "bytes", "owner"), cells)
 
 
 @command.command(cls=CliCommand, examples="dlog log delete orders --force")
@@ -506,6 +563,11 @@ def read_options(function: Any) -> Any:
             help="First transaction ID: start at the first record with this or a greater one.",
         ),
         click.option(
+            "--since",
+            metavar="TIME",
+            help="First log time: so long ago, such as 10m, or in ISO format.",
+        ),
+        click.option(
             "--from", "start", metavar="DLSN", help='First position (or "earliest", "latest").'
         ),
         click.argument("name"),
@@ -520,6 +582,7 @@ def read_options(function: Any) -> Any:
     dlog log read orders > orders.txt
     dlog log read orders --from 1.12.3 --limit 100 --format jsonl
     dlog log read orders --follow
+    dlog log read orders --since 2h
     """,
 )
 @read_options
@@ -539,6 +602,7 @@ def read(settings: Settings, **option_values: Any) -> None:
     examples="""
     dlog log tail orders
     dlog log tail orders --from earliest --format jsonl
+    dlog log tail orders --since 10m
     """,
 )
 @read_options
@@ -546,21 +610,56 @@ def read(settings: Settings, **option_values: Any) -> None:
 def tail(settings: Settings, **option_values: Any) -> None:
     """Print new records of a log until Ctrl-C.
 
-    The command starts after the last record, or at the position of --from or --from-txid.
+    The command starts after the last record, or at the position of --from, --from-txid or --since.
     """
     _read_records(settings, default="latest", follow=True, **option_values)
 
 
 def _read_records(settings: Settings, *, default: str, **option_values: Any) -> None:
-    if option_values["start"] is not None and option_values["from_txid"] is not None:
-        raise click.UsageError("--from and --from-txid exclude each other")
+    starts = [option_values.pop(option) for option in ("start", "from_txid", "since")]
+    if sum(given is not None for given in starts) > 1:
+        raise click.UsageError("--from, --from-txid and --since exclude each other")
     if settings.json:
         option_values["format_name"] = "jsonl"
-    option_values["start"] = option_values["start"] or default
+    option_values["start"] = _start_of(default, *starts)
     from ..connection.cluster_connection import run, run_until_stdout_closed
     from .record_output import read_stream
 
     run(lambda: run_until_stdout_closed(lambda: read_stream(settings, **option_values)))
+
+
+def _start_of(
+    default: str, start: str | None, from_txid: int | None, since: str | None
+) -> dict[str, Any]:
+    """Return the start of a read as arguments of `Log.open_reader`."""
+    if from_txid is not None:
+        return {"txid": from_txid}
+    if since is not None:
+        return {"since": _epoch_ms_of(since)}
+    position = start or default
+    if position in ("earliest", "latest"):
+        return {"at": position}
+    from ...log.format.dlsn import DLSN
+
+    return {"dlsn": DLSN.parse(position)}
+
+
+def _epoch_ms_of(text: str) -> int:
+    """Return a time in ms since 1970: so long ago, or in ISO format."""
+    import time
+    from datetime import datetime
+
+    from ...runtime.declarations.options import DURATION_S_MAX, parse_value
+
+    ago_s = parse_value(text)
+    if type(ago_s) in (int, float) and 0 <= float(ago_s) <= DURATION_S_MAX:
+        return max(0, int((time.time() - float(ago_s)) * 1000))
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise click.UsageError(
+            f"{text!r} is neither a duration such as 10m nor an ISO time such as 2026-01-31T12:00:00"
+        ) from None
 
 
 @command.command(
@@ -672,7 +771,10 @@ def seal(settings: Settings, name: str, force: bool, takeover: bool) -> None:
     help="Find the first record with this or a greater transaction ID.",
 )
 @click.option(
-    "--time", "when", metavar="ISO", help="Find the first entry written at or after this time."
+    "--time",
+    "when",
+    metavar="TIME",
+    help="Find the first entry written at or after this time: so long ago, such as 10m, or in ISO format.",
 )
 @common
 def find(settings: Settings, name: str, txid: int | None, when: str | None) -> None:
@@ -682,19 +784,9 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
     """
     if (txid is None) == (when is None):
         raise click.UsageError("specify exactly one of --txid, --time")
-    from datetime import datetime
-
     from ..connection.cluster_connection import run_call
 
-    wall_ms = None
-    if when is not None:
-        try:
-            wall_ms = int(datetime.fromisoformat(when).timestamp() * 1000)
-        except ValueError:
-            raise click.UsageError(
-                f"--time {when!r} is not an ISO time such as 2026-01-31T12:00:00"
-            ) from None
-
+    wall_ms = None if when is None else _epoch_ms_of(when)
     dlsn = run_call(
         settings,
         f"searching {name}",

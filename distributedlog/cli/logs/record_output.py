@@ -1,6 +1,7 @@
 """`dlog log read`: print records as fast as the reader of stdout accepts them."""
 
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -22,8 +23,7 @@ async def read_stream(
     settings: Settings,
     *,
     name: str,
-    start: str,
-    from_txid: int | None,
+    start: Mapping[str, Any],
     to: str | None,
     limit: int | None,
     follow: bool,
@@ -34,8 +34,7 @@ async def read_stream(
     Args:
         settings: The common options.
         name: The log.
-        start: A DLSN, "earliest" or "latest". Not used with ``from_txid``.
-        from_txid: Start at the first record with this or a greater transaction ID.
+        start: The start, as arguments of `Log.open_reader`.
         to: The last DLSN, inclusive; None for the current end or, with ``follow``, no end.
         limit: Maximum number of records.
         follow: Whether to wait for new records.
@@ -46,13 +45,7 @@ async def read_stream(
             it are printed.
         RequestTimeout: No record arrived within the timeout, and the end is not reached.
     """
-    reader_options: dict[str, Any] = {}
-    if from_txid is not None:
-        reader_options["txid"] = from_txid
-    elif start in ("earliest", "latest"):
-        reader_options["at"] = start
-    else:
-        reader_options["dlsn"] = DLSN.parse(start)
+    reader_options = dict(start)
     if to is not None:
         reader_options["to"] = DLSN.parse(to)
     elif not follow:

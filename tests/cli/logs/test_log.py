@@ -258,6 +258,36 @@ def test_a_record_that_is_refused_leaves_no_segment(cluster: Cluster) -> None:
         assert len(shown["segments"]) == segments
 
 
+def test_existing_log_is_not_created_again_and_lists_have_sizes_and_limits(
+    cluster: Cluster,
+) -> None:
+    cluster.ok("log", "create", "sized/a", "--if-not-exists")
+    cluster.fails(3, "log", "create", "sized/a")
+    again = cluster.ok("log", "create", "sized/a", "--if-not-exists", "--json")
+    assert json.loads(again) == {"name": "sized/a", "created": False}
+    cluster.ok("log", "write", "sized/b", "--create", stdin=b"0\n1\n")
+    cluster.ok("log", "create", "sized/c")
+
+    listed = cluster.ok("log", "list", "sized/", "--limit", "2").split()
+    assert listed == [b"sized/a", b"sized/b"]
+    rows = cluster.ok("log", "list", "sized/", "--sizes", "--limit", "2", "--json").splitlines()
+    empty, written = map(json.loads, rows)
+    assert empty == {"name": "sized/a", "records": 0, "bytes": 0, "owner": None}
+    assert written["records"] == 2
+    assert written["bytes"] > 2
+    assert b"sized/b  2" in cluster.ok("log", "list", "sized/b", "--sizes").replace(b"\n", b" ")
+
+
+def test_records_since_a_time_are_read(cluster: Cluster) -> None:
+    cluster.ok("log", "write", "timed", "--create", stdin=b"0\n")
+    assert cluster.ok("log", "read", "timed", "--since", "10m") == b"0\n"
+    assert cluster.ok("log", "read", "timed", "--since", "2001-01-01") == b"0\n"
+    assert cluster.ok("log", "tail", "timed", "--since", "10m", "--limit", "1") == b"0\n"
+    cluster.fails(2, "log", "read", "timed", "--since", "10m", "--from", "earliest")
+    cluster.fails(2, "log", "read", "timed", "--since", "soon")
+    assert cluster.ok("log", "find", "timed", "--time", "10m").strip() == b"1.0.0"
+
+
 def test_keys_and_headers_are_written_and_read(cluster: Cluster) -> None:
     cluster.ok("log", "create", "keyed")
     keyed = ("log", "write", "keyed", "--key", "k", "--header", "a=b=c", "--header", "a=")
