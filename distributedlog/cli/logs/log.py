@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import click
+from click.shell_completion import CompletionItem
 
 from ..framework.options import (
     CliCommand,
@@ -19,6 +21,11 @@ from ..framework.output import emit, layout_table, size, table, terminal_width, 
 from . import archive_commands as archives
 
 FORMAT = click.Choice(["lines", "jsonl", "frames"])
+LOG_NAME_ARGUMENTS = ("name", "old", "prefix", "words")
+"""Arguments that are completed with names of logs. ``words`` of `dlog log config` begin with one."""
+COMPLETION_S = 2.0
+"""How long a shell waits for the names of logs."""
+COMPLETIONS_MAX = 200
 
 
 @click.group(
@@ -1002,4 +1009,48 @@ def watch(settings: Settings, prefix: str) -> None:
     run(lambda: run_until_stdout_closed(work))
 
 
+class LogName(click.ParamType):
+    """The name of a log, which a shell completes with the names of the cluster."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the names that begin with the word; none if no cluster answers soon."""
+        import trio
+
+        from ...runtime.interfaces.errors import DistributedLogError
+        from ..connection.cluster_connection import namespace
+
+        settings = Settings(timeout_s=COMPLETION_S, quiet=True)
+        outer: click.Context | None = ctx
+        while outer is not None:  # the innermost options apply
+            settings.uri = settings.uri or outer.params.get("uri")
+            settings.credentials = settings.credentials or outer.params.get("credentials")
+            outer = outer.parent
+
+        async def find() -> tuple[str, ...]:
+            with trio.move_on_after(COMPLETION_S):
+                async with namespace(settings) as logs:
+                    names: tuple[str, ...] = (
+                        await logs.log_page(incomplete, limit=COMPLETIONS_MAX)
+                    ).names
+                    return names
+            return ()
+
+        with suppress(DistributedLogError, click.ClickException, ExceptionGroup):
+            return [CompletionItem(name) for name in trio.run(find)]
+        return []
+
+
+def _complete_log_names() -> None:
+    """Complete each argument of these commands that is the name of a log, or the start of names."""
+    for subcommand in command.commands.values():
+        for parameter in subcommand.params:
+            if isinstance(parameter, click.Argument) and parameter.name in LOG_NAME_ARGUMENTS:
+                parameter.type = LogName()
+
+
 archives.add_to(command)
+_complete_log_names()

@@ -278,6 +278,28 @@ def test_existing_log_is_not_created_again_and_lists_have_sizes_and_limits(
     assert b"sized/b  2" in cluster.ok("log", "list", "sized/b", "--sizes").replace(b"\n", b" ")
 
 
+@pytest.mark.parametrize("typed", ["dlog log show comp", "dlog --uri {uri} log config comp"])
+def test_shell_completes_names_of_logs(cluster: Cluster, typed: str) -> None:
+    cluster.ok("log", "create", "completed/a", "--if-not-exists")
+    words = typed.format(uri=cluster.uri)
+
+    def complete(uri: str) -> bytes:
+        variables = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run(
+            dlog(),
+            env={**environment(), "DLOG_URI": uri, "_DLOG_COMPLETE": "bash_complete", **variables},
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        assert done.stderr == b""
+        return done.stdout
+
+    assert complete(cluster.uri) == b"plain,completed/a\n"
+    if "--uri" not in typed:
+        assert complete("distributedlog://127.0.0.1:1/n") == b"\n"
+
+
 def test_records_since_a_time_are_read(cluster: Cluster) -> None:
     cluster.ok("log", "write", "timed", "--create", stdin=b"0\n")
     assert cluster.ok("log", "read", "timed", "--since", "10m") == b"0\n"
