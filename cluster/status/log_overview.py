@@ -223,7 +223,11 @@ def effective_options(
         if name in STORED_OPTIONS
     }
     quorum_settings = {} if quorums is None else dict(zip(QUORUMS, quorums, strict=True))
-    values |= {name: (value, "namespace") for name, value in namespace_settings.settings.items()}
+    values |= {
+        name: (value, "namespace")
+        for name, value in namespace_settings.settings.items()
+        if name not in QUORUMS  # they are copied into the state of logs that are created
+    }
     values |= {
         name: (value, "log") for name, value in {**quorum_settings, **log_settings.settings}.items()
     }

@@ -373,7 +373,8 @@ class Namespace:
     ) -> StoredSettings:
         """Set options for all logs of the namespace.
 
-        Settings of a log (`Log.set`) take precedence. Quorums cannot be set for a namespace.
+        Settings of a log (`Log.set`) take precedence. Quorums are the default of logs that are created
+        afterwards, by clients of this version or newer; existing logs keep theirs.
 
         Args:
             settings: Values by option. None unsets an option.
@@ -385,11 +386,6 @@ class Namespace:
         Raises: InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         self._check_open()
-        for name in QUORUMS:
-            if name in settings:
-                raise InvalidRequest(
-                    f"option {name} is set for each log, or by open_namespace(config=)"
-                )
         return await update_settings(self.metadata, bind_key(self.path), settings, metadata or {})
 
     def open_log(
@@ -465,8 +461,10 @@ class Namespace:
     async def _create(self, name: str, durability: str, stored: StoredSettings, policy: str) -> int:
         self._check_open()
         name = check_new_log_name(name)
-        ensemble, write_quorum, _ = self._quorums
-        quorums = (ensemble, write_quorum, write_quorum) if durability == "all" else stored.quorums
+        quorums = stored.quorums or (await self.settings()).quorums
+        if durability == "all":
+            ensemble, write_quorum, _ = quorums or self._quorums
+            quorums = (ensemble, write_quorum, write_quorum)
         for _ in range(LOG_ID_ATTEMPTS):
             log_id = self._random.getrandbits(LOG_ID_BITS)
             state = LogState(log_id, name, self.wall_ms())

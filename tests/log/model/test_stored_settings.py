@@ -25,6 +25,7 @@ from distributedlog.log.model.stored_settings import (
     effective_options,
     retention_of,
 )
+from distributedlog.log.namespace import Namespace
 from distributedlog.log.services.settings_watch import SWEEP_KEYS_MIN
 from distributedlog.metadata.model.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.declarations.options import (
@@ -325,9 +326,33 @@ async def test_a_writer_goes_by_what_is_stored(world: World, autojump_clock: Moc
         assert await segments("own", segment_bytes_max=10_000) == 0
         await ns.set({"segment_bytes_max": None})
         assert await segments("all") == 0
-        with pytest.raises(InvalidRequest, match="each log"):
+        with pytest.raises(InvalidRequest, match="set all three"):
             await ns.set({"ensemble_size": 3})
         assert (await ns.settings()).settings == {}
+
+
+async def test_logs_are_created_with_the_quorums_of_their_namespace(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async def quorums(ns: Namespace, name: str) -> tuple[int, int, int] | None:
+        return (await ns.open_log(name).describe()).state.quorums
+
+    async with world.process() as ns:
+        await ns.create_log("before")
+        await ns.set({"ensemble_size": 5, "write_quorum": 3, "ack_quorum": 2})
+        await ns.create_log("after")
+        await ns.create_log("all", durability="all")
+        own = {"ensemble_size": 2, "write_quorum": 2, "ack_quorum": 1}
+        await ns.create_log("own", config=own)
+        await (await ns.open_log("opened").open_writer()).aclose()
+
+        assert await quorums(ns, "before") is None
+        assert await quorums(ns, "after") == await quorums(ns, "opened") == (5, 3, 2)
+        assert await quorums(ns, "all") == (5, 3, 3)
+        assert await quorums(ns, "own") == (2, 2, 1)
+        await ns.set(dict.fromkeys(QUORUMS))
+        await ns.create_log("unset")
+        assert await quorums(ns, "unset") is None
 
 
 async def test_a_setting_that_is_changed_reaches_writers_that_are_open(
