@@ -42,6 +42,7 @@ from ...proxy.membership.proxy_registration import PREFIX as PROXIES
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ..coordination.cookie import decode_cookie
 from ..coordination.gc_hold import HOLD, RESTORES
+from ..coordination.repair_settings import REPAIR_SETTINGS
 from ..repair.auditor_election import ELECTION_KEY
 from . import bookie_change_rules as shapes
 from . import record_change_rules as records
@@ -508,6 +509,7 @@ KEY_CLASSES = KeySpace(
         b"cluster": KeyClass(AUTHENTICATED, 0),
         keys.NEXT_LEDGER: KeyClass(AUTHENTICATED, _rights_for_next_id, is_created_once=True),
         keys.PLACEMENT: KeyClass(AUTHENTICATED, OPERATOR),
+        REPAIR_SETTINGS: KeyClass(AUTHENTICATED, OPERATOR),
         CLOCK_KEY: KeyClass(AUTHENTICATED, REPAIR_LEADER),
         RESTORES: KeyClass(AUTHENTICATED, OPERATOR),
         HOLD: KeyClass(AUTHENTICATED, OPERATOR),

@@ -160,6 +160,7 @@ def _targets(pool: BookiePool, host: Host) -> RepairTargets:
         policy=lambda: pool.placement,
         labels=pool.labels,
         can_pull=pulls,
+        wall_ms=host.wall_ms,
     )
 
 

@@ -6,7 +6,8 @@ this process. The time starts again with a new repair leader and after each peri
 
 A bookie that is being decommissioned (key ``leaving/<bookie>``), or that has no cookie any more, is lost at
 once. If more than half of all bookies are away at one time, this process assumes a partition. Then no bookie
-becomes lost by time, and all times start again.
+becomes lost by time, and all times start again. A stored delay of the cluster replaces ``lost_after_s``, and
+a stored pause stops all moves for a time (`repair_settings.py`).
 
 Ledgers with the fewest copies are moved first, and among these the smallest. A ledger with an entry that has
 one copy left waits only for ``urgent_after_s``, unless half of the bookies are away (H99).
@@ -50,6 +51,7 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.blocked_work import BlockedWorkLog
+from ..coordination.repair_settings import usable_repair_settings
 from ..declarations.events import DECOMMISSIONED, LOST
 from .auditor_election import RepairLeaderElection
 from .copier import BookieConnections, Copier, ranges_of_slot
@@ -121,6 +123,7 @@ class BookieLiveness:
         registered: set[str],
         bookies_with_cookie: set[str],
         leaving: set[str],
+        lost_after_s: float | None = None,
     ) -> None:
         """Record one observation.
 
@@ -130,7 +133,9 @@ class BookieLiveness:
             registered: The registered bookies.
             bookies_with_cookie: The bookies with a cookie.
             leaving: The bookies that are being decommissioned.
+            lost_after_s: The stored delay of the cluster, in place of the leader's own.
         """
+        lost_after_s = self._lost_after_s if lost_after_s is None else lost_after_s
         if now - self._observed_at > OBSERVATION_GAP_S_MAX:
             self.reset()
         self._observed_at = now
@@ -155,8 +160,8 @@ class BookieLiveness:
                 continue
             elif bookie not in bookies_with_cookie:
                 self.lost_bookies[bookie] = "was decommissioned"
-            elif not majority_away and now - self._away_since[bookie] >= self._lost_after_s:
-                self.lost_bookies[bookie] = f"has been away for {self._lost_after_s:g} s"
+            elif not majority_away and now - self._away_since[bookie] >= lost_after_s:
+                self.lost_bookies[bookie] = f"has been away for {lost_after_s:g} s"
         self.urgent_bookies, self.presumed_lost = frozenset(), frozenset(self.lost_bookies)
         if self._minority_away_since is not None:
             urgent_cutoff = now - self._urgent_after_s
@@ -196,6 +201,8 @@ class RepairTargets:
     """The location of a bookie that is no candidate now."""
     can_pull: Callable[[str], bool] = lambda bookie: False
     """Whether a bookie fetches its own copies. One of an older version does not."""
+    wall_ms: Callable[[], int] = lambda: 0
+    """The wall clock, for the end of a pause. Manual repair has none, because it is never paused."""
 
 
 class LostBookieRepair:
@@ -212,6 +219,8 @@ class LostBookieRepair:
         failures: WorkFailures | None = None,
     ) -> None:
         self._failures = failures or WorkFailures()
+        self._is_paused = False
+        """Whether a stored pause lasts (`repair_settings.py`), as of the last observation."""
         self._metadata = metadata
         self._pool = pool
         self._election = election
@@ -273,6 +282,16 @@ class LostBookieRepair:
             with suppress(CorruptData):
                 leaving[keys.bookie_id_of(item.key)] = item.value.decode(errors="replace")
         self._successors = leaving
+        settings = await usable_repair_settings(self._metadata)
+        was_paused, self._is_paused = (
+            self._is_paused,
+            settings.is_paused(self._targets.wall_ms()),
+        )
+        if self._is_paused:
+            self._remaining_jobs.clear()  # the ledgers in work are finished
+        if self._is_paused != was_paused:
+            state = f"is paused until {settings.pause_end}" if self._is_paused else "has resumed"
+            log.warning("the repair of lost bookies %s", state)
         registered = await self._bookie_ids(keys.BOOKIE_PREFIX)  # last: includes late returns
         lost_before = self.liveness.lost_bookies
         self.liveness.observe(
@@ -281,6 +300,7 @@ class LostBookieRepair:
             registered=registered,
             bookies_with_cookie=cookies,
             leaving=set(leaving),
+            lost_after_s=settings.lost_after_s,
         )
         for bookie, reason in self.liveness.lost_bookies.items():
             if bookie not in lost_before:
@@ -306,7 +326,9 @@ class LostBookieRepair:
             await trio.sleep(rest_s)
 
     async def run_pass(self) -> float:
-        """Move all ledgers that are due, and return the pause until the next pass in seconds."""
+        """Move all ledgers that are due, and return the delay of the next pass in seconds."""
+        if self._is_paused:
+            return EVERY_S
         started_at = trio.current_time()
         jobs = await self.find_jobs()
         rest_s = max(EVERY_S, REST_FACTOR * (trio.current_time() - started_at))

@@ -44,6 +44,7 @@ from ...runtime.interfaces.host import Address, Host
 from ...runtime.net.address_check import describe_node, identify_node
 from ..coordination.cookie import decode_cookie
 from ..coordination.gc_hold import hold_reason
+from ..coordination.repair_settings import usable_repair_settings
 from ..declarations.config import format_address
 from ..repair.decommission import decommission_status, is_majority_away
 from .bookie_names import name_order
@@ -292,6 +293,8 @@ async def status(
     timeout_s: float,
     cache: StatusCache | None = None,
     host: Host | None = None,
+    *,
+    now_ms: int = 0,
 ) -> dict[str, Any]:
     """Return the status of the cluster by the keys of `dlog status`.
 
@@ -303,6 +306,7 @@ async def status(
         cache: Kept by a program that calls this repeatedly.
         host: The machine from which to connect to the registered bookies and proxies, to check whether they
             answer; None to skip this check.
+        now_ms: The wall time, which decides whether a pause of repair has ended.
 
     Raises:
         NotAllowed: The client has no right to read the metadata.
@@ -334,7 +338,7 @@ async def status(
             await _add_drains(metadata, result["bookies"])
             result["under_replicated"] = await _under_replicated(metadata)
             result["damaged_records"], logs = await (cache or StatusCache()).read(metadata)
-            cluster_conditions = await _cluster_conditions(metadata, bookie_rows, result)
+            cluster_conditions = await _cluster_conditions(metadata, bookie_rows, result, now_ms)
             proxies = [] if host is None else await _proxies(metadata)
             result["logs"] = logs
         except (NotAllowed, NotAuthenticated):
@@ -356,12 +360,18 @@ async def status(
 
 
 async def _cluster_conditions(
-    metadata: Metadata, bookie_rows: list[_BookieRow], result: dict[str, Any]
+    metadata: Metadata, bookie_rows: list[_BookieRow], result: dict[str, Any], now_ms: int
 ) -> list[HealthCondition]:
-    """Return the conditions of deletions, ledgers, placement and bookies, based on the rows in ``result``."""
+    """Return the conditions of deletions, repair, ledgers, placement and bookies.
+
+    They are based on the rows in ``result``.
+    """
     conditions: list[HealthCondition] = []
     if reason := await hold_reason(metadata):
         conditions.append(condition(Code.DELETIONS_HELD, cause=reason))
+    repair_settings = await usable_repair_settings(metadata)
+    if repair_settings.is_paused(now_ms):
+        conditions.append(condition(Code.REPAIR_PAUSED, until=repair_settings.pause_end))
     thin_ledgers = await _thin_ledgers(metadata, result)
     if thin_ledgers:
         conditions.append(

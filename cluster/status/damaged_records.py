@@ -40,6 +40,7 @@ from ...runtime.interfaces.errors import CorruptData, DistributedLogError
 from ..coordination.cookie import decode_cookie
 from ..coordination.gc_hold import HOLD, RESTORES, decode_hold, decode_restores
 from ..coordination.journal_sync_point import JournalSyncPoint
+from ..coordination.repair_settings import REPAIR_SETTINGS, RepairSettings
 from ..repair.pull_replication import ReplicaMove
 
 SEEN_PREFIX = keys.sync_point_key("")
@@ -111,6 +112,7 @@ FEW_RECORDS: Mapping[bytes, Decode] = {
     ),
     SEEN_PREFIX: JournalSyncPoint.decode,
     keys.PLACEMENT: lambda _, value: PlacementPolicy.decode(value),
+    REPAIR_SETTINGS: lambda _, value: RepairSettings.decode(value),
     keys.NEXT_LEDGER: lambda _, value: ids.decode_next_ledger(value),
     STAGED_PREFIX: lambda key, value: (parse_staged_key(key), StagedLedger.decode(value)),
     REPLACED_PREFIX: lambda key, _: parse_replaced_key(key),

@@ -137,7 +137,9 @@ class ClusterState:
         problem = f"no metadata node has answered for {STATUS_S:g} s"
         with trio.move_on_after(STATUS_S):
             try:
-                return await status(self._metadata, STATUS_S, self._status_cache)
+                return await status(
+                    self._metadata, STATUS_S, self._status_cache, now_ms=self._wall_ms()
+                )
             except (NotAllowed, NotAuthenticated):
                 raise  # missing rights do not describe the health of the cluster
             except DistributedLogError as error:

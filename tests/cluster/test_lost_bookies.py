@@ -1,12 +1,17 @@
 """Bookies that are gone, or are to leave: what they held is stored elsewhere, then the record says so."""
 
 import random
+from collections import deque
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.cluster.coordination.repair_settings import (
+    REPAIR_SETTINGS,
+    change_repair_settings,
+)
 from distributedlog.cluster.repair.auditor_election import RepairLeaderElection
 from distributedlog.cluster.repair.decommission import fewest_sound_copies, request_decommission
 from distributedlog.cluster.repair.lost_bookies import (
@@ -14,6 +19,7 @@ from distributedlog.cluster.repair.lost_bookies import (
     URGENT,
     BookieLiveness,
     LostBookieRepair,
+    RepairJob,
     RepairTargets,
 )
 from distributedlog.cluster.repair.replication_worker import EVERY_S
@@ -40,6 +46,75 @@ def _lost(world: World, after_s: float = 300.0, urgent_after_s: float = 15.0) ->
         RepairTargets(world.candidates, random.Random(1).random),
         BookieLiveness(after_s, urgent_after_s),
     )
+
+
+async def test_pause_moves_nothing_and_ends_by_itself(autojump_clock: MockClock) -> None:
+    async with world("b1", "b2", "b3", "b4") as w:
+        await _stored(w, 3)
+        now_ms = 1_000_000
+        lost = LostBookieRepair(
+            w.metadata,
+            w.pool,
+            w.election,
+            w.copier,
+            RepairTargets(w.candidates, random.Random(1).random, wall_ms=lambda: now_ms),
+            BookieLiveness(0.0),
+        )
+        await _dies(w, "b3")
+        await change_repair_settings(w.metadata, lambda stored: stored.with_pause(now_ms, 60.0))
+        await lost.observe_bookies()
+
+        await lost.run_pass()
+        assert lost.moved_ledgers == 0
+        assert list(lost.liveness.lost_bookies) == ["b3"]
+
+        now_ms += 60_000
+        await lost.observe_bookies()
+        await lost.run_pass()
+        assert lost.moved_ledgers == 1
+
+
+async def test_pause_stops_a_pass_after_the_ledgers_in_work(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        await _stored(w, 3)
+        lost = await _without_b3(w)
+        moved = []
+
+        async def move(ledger_id: int, bookie: str) -> bool:
+            moved.append(ledger_id)
+            await trio.sleep(1)
+            if ledger_id == 0:
+                await change_repair_settings(w.metadata, lambda stored: stored.with_pause(0, 60.0))
+                await lost.observe_bookies()
+            return True
+
+        lost.move_ledger = move  # type: ignore[method-assign]
+        jobs = deque(RepairJob(3, 1, number, ("b3",), frozenset()) for number in range(100))
+
+        await lost.run_jobs(jobs)
+
+        assert 1 <= len(moved) < 20
+
+
+async def test_stored_delay_replaces_the_option_while_the_leader_runs(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as w:
+        await _stored(w, 3)
+        lost = _lost(w, after_s=1_000.0)
+        await _dies(w, "b3")
+        await lost.observe_bookies()
+        await trio.sleep(10)
+        await lost.observe_bookies()
+        assert lost.liveness.lost_bookies == {}
+
+        await change_repair_settings(w.metadata, lambda stored: stored.with_lost_after(10.0))
+        await lost.observe_bookies()
+        assert list(lost.liveness.lost_bookies) == ["b3"]
+
+        await w.metadata.transact(Transaction((), (Put(REPAIR_SETTINGS, b"damaged"),)))
+        await lost.observe_bookies()
+        assert lost.liveness.lost_bookies == {}
 
 
 async def _dies(world: World, bookie: str) -> None:

@@ -22,6 +22,7 @@ from distributedlog.bookie.format import record_slices as cutting
 from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.cluster.coordination import cookie
 from distributedlog.cluster.coordination.journal_sync_point import JournalSyncPoint
+from distributedlog.cluster.coordination.repair_settings import RepairSettings
 from distributedlog.cluster.local import cluster_plan as plan
 from distributedlog.cluster.repair.pull_replication import ReplicaMove
 from distributedlog.cluster.status.damaged_records import ALL_RECORDS
@@ -1204,6 +1205,13 @@ CODECS = [
         [PlacementPolicy("zone", 3, True).encode()],
         STORED,
         ("ledger/placement/placement_policy.py PlacementPolicy.decode",),
+    ),
+    Codec(
+        "the repair settings",
+        RepairSettings.decode,
+        [RepairSettings(1 << 40, 600_000).encode(), RepairSettings(1).encode()],
+        STORED,
+        ("cluster/coordination/repair_settings.py RepairSettings.decode",),
     ),
     Codec(
         "a note of holes",

@@ -88,7 +88,12 @@ def command(settings: Settings, probe: bool, wait: bool, watch: float | None) ->
                 cluster_status = await await_answer(
                     settings,
                     "the status",
-                    lambda: status(metadata, max(1.0, deadline - trio.current_time()), host=host),
+                    lambda: status(
+                        metadata,
+                        max(1.0, deadline - trio.current_time()),
+                        host=host,
+                        now_ms=host.wall_ms(),
+                    ),
                 )
                 if cluster_status["healthy"] or not wait or trio.current_time() >= deadline:
                     break
@@ -131,7 +136,9 @@ def _watch(settings: Settings, every_s: float) -> None:
         async with quorum(settings, host, wait_for_start=True) as metadata:
             while True:
                 try:
-                    cluster_status = await status(metadata, settings.timeout_s, host=host)
+                    cluster_status = await status(
+                        metadata, settings.timeout_s, host=host, now_ms=host.wall_ms()
+                    )
                 except DistributedLogError as error:  # continue, to show when the cluster is back
                     cluster_status = unknown(str(error))
                 time_text = datetime.now(UTC).strftime("%H:%M:%S UTC")

@@ -5,16 +5,17 @@ from typing import Any
 import click
 
 from ..framework.errors import NO, ExitWithCode
-from ..framework.options import CliCommand, Settings, common, force_option, run_confirmed
+from ..framework.options import Settings, common, force_option, run_confirmed
 from ..framework.output import emit, plural, size, visible
 from ..framework.progress import show_progress
+from .repair_control import RepairCommand
 
 RETRY_S = 2.0
 SHOWN_LEDGERS_MAX = 10
 
 
 @click.command(
-    cls=CliCommand,
+    cls=RepairCommand,
     examples="""
     dlog repair                                        all ledgers that are known to lack copies
     dlog repair 1042                                   one ledger; the entry lists of its bookies are compared
@@ -23,6 +24,9 @@ SHOWN_LEDGERS_MAX = 10
     dlog repair --all --throttle 100                   check every ledger; copy at most 100 MiB/s
     dlog repair --all --fix-placement                  also move copies that violate the placement policy
     dlog repair --wait --timeout 3600                  retry until no copy is missing
+    dlog repair pause --for 2h                         pause automatic repair of lost bookies
+    dlog repair resume                                 end the pause
+    dlog repair config set lost_after_s=30m            delay before a bookie counts as lost
     """,
 )
 @click.argument("target", required=False, metavar="[LEDGER|LOG]")

@@ -278,6 +278,10 @@ TEXTS: Mapping[str, _Text] = {
     Code.METADATA_NODE_DAMAGED: _metadata_node_damaged,
     Code.METADATA_NODE_LEARNER: "metadata node {node} is being added, and does not vote yet",
     Code.DELETIONS_HELD: 'nothing is deleted: {cause}. Check the logs, then run "dlog metadata gc resume"',
+    Code.REPAIR_PAUSED: (
+        "the repair of lost bookies is paused until {until}, then it resumes. "
+        '"dlog repair resume" ends the pause earlier'
+    ),
     Code.NO_NEW_LEDGERS: _no_new_ledgers,
     Code.PLACEMENT_AT_LIMIT: _placement_at_limit,
     Code.NO_REPAIR: "no bookie runs repair: all are started with repair = false",

@@ -108,6 +108,7 @@ class Code(enum.StrEnum):
     METADATA_NODE_DAMAGED = "metadata_node_damaged"
     METADATA_NODE_LEARNER = "metadata_node_learner"
     DELETIONS_HELD = "deletions_held"
+    REPAIR_PAUSED = "repair_paused"
     NO_NEW_LEDGERS = "no_new_ledgers"
     PLACEMENT_AT_LIMIT = "placement_at_limit"
     NO_REPAIR = "no_repair"
@@ -199,6 +200,8 @@ KINDS: Mapping[Code, _Kind] = {
     Code.METADATA_NODE_DAMAGED: _kind(Severity.DEGRADED, "error replaceable"),
     Code.METADATA_NODE_LEARNER: _kind(Severity.HEALING),
     Code.DELETIONS_HELD: _kind(Severity.DEGRADED, "cause"),
+    # It ends without an action. The conditions that it prolongs have severities of their own.
+    Code.REPAIR_PAUSED: _kind(Severity.INFO, "until"),
     Code.NO_NEW_LEDGERS: _kind(Severity.DOWN, "writable bookies ensemble write_quorum ack_quorum"),
     Code.PLACEMENT_AT_LIMIT: _kind(Severity.DEGRADED, "level domains needed"),
     Code.NO_REPAIR: _kind(Severity.DEGRADED),

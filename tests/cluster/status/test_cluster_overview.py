@@ -6,6 +6,7 @@ import pytest
 import trio.testing
 
 from distributedlog.cluster.coordination.gc_hold import hold_deletions
+from distributedlog.cluster.coordination.repair_settings import change_repair_settings
 from distributedlog.cluster.repair import decommission as leaving
 from distributedlog.cluster.status import cluster_overview as overview
 from distributedlog.ledger.model import ledger_keys as keys
@@ -274,6 +275,21 @@ async def test_who_holds_deletions_is_told_how_they_go_on() -> None:
         {"cause": "an operator checks"},
     )
     assert "dlog metadata gc resume" in held["text"]
+
+
+async def test_pause_of_repair_is_shown_until_its_end() -> None:
+    quorum = await _quorum("b1", "b2", "b3")
+    await change_repair_settings(quorum, lambda stored: stored.with_pause(5_000, 60.0))
+    shown: Any = quorum
+
+    found = await overview.status(shown, 30.0, now_ms=64_999)
+    [paused] = found["conditions"]
+    assert (paused["code"], paused["parameters"]) == (
+        Code.REPAIR_PAUSED,
+        {"until": "1970-01-01T00:01:05Z"},
+    )
+    assert found["health"] == "healthy"
+    assert (await overview.status(shown, 30.0, now_ms=65_000))["conditions"] == []
 
 
 async def test_that_nobody_would_repair_is_told() -> None:

@@ -1,0 +1,128 @@
+"""`dlog repair pause`, `resume` and `config`: the stored repair settings of the cluster.
+
+They are words of `dlog repair`, whose first argument is otherwise a ledger or a log. A log with such a name
+is written ./pause.
+"""
+
+from typing import Any
+
+import click
+
+from ..framework.options import CliCommand, Settings, common
+from ..framework.output import emit
+
+LOST_AFTER = "lost_after_s"
+
+
+class RepairCommand(CliCommand):
+    """`dlog repair`, which hands over to the commands of this module if its first argument names one."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Return the context of the command that the arguments name."""
+        command = _COMMANDS.get(args[0]) if args else None
+        if command is None:
+            return super().make_context(info_name, args, parent, **extra)
+        # As below a group, so that usage and environment variables have the words "repair pause".
+        outer = click.Context(click.Group(self.name), parent, info_name)
+        return command.make_context(command.name, args[1:], outer, **extra)
+
+
+@click.command(
+    cls=CliCommand,
+    examples="""
+    dlog repair pause --for 2h
+    """,
+)
+@click.option(
+    "--for", "duration", metavar="TIME", required=True, help="End of the pause, such as 30m or 2h."
+)
+@common
+def pause(settings: Settings, duration: str) -> None:
+    """Pause the repair of lost bookies for a time.
+
+    During the pause, no data is copied off bookies that are down or being decommissioned. Copies in work are
+    finished, and missing entries of running bookies are still copied. Repair resumes at the end, or with
+    "dlog repair resume". Ledgers with few copies stay so until then. dlog status shows the pause. Bookies of
+    older versions ignore it.
+    """
+    from ...runtime.declarations.options import parse_value
+    from ...runtime.machine import client_host
+
+    pause_s = parse_value(duration)
+    if type(pause_s) not in (int, float):
+        raise click.UsageError(f"--for {duration!r} is not a duration such as 2h")
+    now_ms = client_host("dlog").wall_ms()
+    _change(settings, lambda stored: stored.with_pause(now_ms, float(pause_s)), now_ms)
+
+
+@click.command(cls=CliCommand, examples="dlog repair resume")
+@common
+def resume(settings: Settings) -> None:
+    """End a pause of repair."""
+    from dataclasses import replace
+
+    _change(settings, lambda stored: replace(stored, paused_until_ms=0), 0)
+
+
+@click.command(
+    cls=CliCommand,
+    examples="""
+    dlog repair config
+    dlog repair config set lost_after_s=30m            for a planned outage of bookies
+    dlog repair config unset lost_after_s              use the option of the bookies again
+    """,
+)
+@click.argument("words", nargs=-1, metavar="[set lost_after_s=TIME | unset lost_after_s]")
+@common
+def config(settings: Settings, words: tuple[str, ...]) -> None:
+    """Show or change the delay after which a bookie counts as lost, for the whole running cluster.
+
+    The stored delay replaces the option lost_after_s of the bookies, within seconds and without a restart.
+    Bookies of older versions ignore it.
+    """
+    from ...runtime.declarations.options import parse_value
+    from ...runtime.machine import client_host
+
+    now_ms = client_host("dlog").wall_ms()
+    if not words:
+        _change(settings, None, now_ms)
+    elif words == ("unset", LOST_AFTER):
+        _change(settings, lambda stored: stored.with_lost_after(None), now_ms)
+    elif len(words) == 2 and words[0] == "set" and words[1].startswith(f"{LOST_AFTER}="):
+        value = parse_value(words[1].partition("=")[2])
+        if type(value) not in (int, float):
+            raise click.UsageError(f"{words[1]!r} is not a duration such as {LOST_AFTER}=30m")
+        _change(settings, lambda stored: stored.with_lost_after(float(value)), now_ms)
+    else:
+        raise click.UsageError(f"invalid change: use set {LOST_AFTER}=TIME or unset {LOST_AFTER}")
+
+
+_COMMANDS = {command.name: command for command in (pause, resume, config)}
+
+
+def _change(settings: Settings, change: Any, now_ms: int) -> None:
+    """Change the repair settings, if there is a change, and print them."""
+    from ...cluster.coordination.repair_settings import change_repair_settings, read_repair_settings
+    from ..connection.cluster_connection import quorum, run_call
+
+    def call(metadata: Any) -> Any:
+        if change is None:
+            return read_repair_settings(metadata)
+        return change_repair_settings(metadata, change)
+
+    stored = run_call(settings, "the repair settings", call, quorum)
+    end = stored.pause_end if stored.is_paused(now_ms) else ""
+    if settings.json:
+        emit({"paused_until": end or None, LOST_AFTER: stored.lost_after_s})
+        return
+    delay = stored.lost_after_s
+    print(f"repair of lost bookies: {f'paused until {end}' if end else 'not paused'}")
+    print(
+        f"{LOST_AFTER}: {'not stored, the option of the bookies' if delay is None else f'{delay:g}'}"
+    )
