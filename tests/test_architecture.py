@@ -470,7 +470,6 @@ def test_a_circle_is_found() -> None:
 # --- classes --------------------------------------------------------------------------------------
 
 ONE_SUBCLASS: dict[str, str] = {
-    "CliCommand": "click has two classes, commands and groups of them, and both have examples",
     "Log": "one behind proxies is a log to whoever has it, in three faces",
     "Namespace": "likewise",
     "LogRun": "seeds of a log are run as they are; with certificates the same work is done among others",

@@ -338,6 +338,31 @@ def test_what_has_no_end_ends_with_who_reads_it(cluster: Cluster, words: list[st
         assert process.stderr.read() == b""
 
 
+def test_repair_is_paused_resumed_and_gets_a_delay_while_the_cluster_runs(
+    cluster: Cluster,
+) -> None:
+    paused = json.loads(cluster.ok("repair", "pause", "--for", "1h", "--json"))
+    status = json.loads(cluster.ok("status", "--json"))
+    [shown] = [one for one in status["conditions"] if one["code"] == "repair_paused"]
+    assert (status["healthy"], shown["parameters"]["until"]) == (True, paused["paused_until"])
+    assert b"not paused" in cluster.ok("repair", "resume")
+
+    cluster.ok("repair", "config", "set", "lost_after_s=30m")
+    stored = json.loads(cluster.ok("repair", "config", "--json"))
+    assert stored == {"paused_until": None, "lost_after_s": 1800.0}
+    cluster.ok("repair", "config", "unset", "lost_after_s")
+    assert b"not stored" in cluster.ok("repair", "config")
+
+    for words in (
+        ["pause"],
+        ["pause", "--for", "soon"],
+        ["pause", "--for", "0"],
+        ["config", "set"],
+    ):
+        cluster.fails(2, "repair", *words)
+    assert "pause" in cluster.fails(3, "repair", "./pause")  # a log of this name
+
+
 def test_an_interrupted_bench_says_so_in_one_line(cluster: Cluster) -> None:
     """Its reader, a process of its own, was interrupted too, or lost the log that it read."""
     with preloaded.popen(

@@ -1009,10 +1009,8 @@ def watch(settings: Settings, prefix: str) -> None:
     run(lambda: run_until_stdout_closed(work))
 
 
-class LogName(click.ParamType):
+class LogName(click.types.StringParamType):
     """The name of a log, which a shell completes with the names of the cluster."""
-
-    name = "text"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
