@@ -4,6 +4,7 @@ Operations that require the storage itself, such as linking segments, are reject
 direct access. `UnavailableThroughProxies` replaces the metadata and ledger clients of a direct namespace.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from random import Random
@@ -79,10 +80,14 @@ class UnavailableThroughProxies:
             self.defer_sends, self.send_deferred = client.defer_sends, client.send_deferred
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise InvalidRequest(
-            "this operation requires direct access: distributedlog:// with the metadata nodes' addresses "
-            "reaches the same logs"
-        )
+        raise _direct_access_error()
+
+
+def _direct_access_error() -> InvalidRequest:
+    return InvalidRequest(
+        "this operation requires direct access: distributedlog:// with the metadata nodes' addresses "
+        "reaches the same logs"
+    )
 
 
 class ProxiedLog(Log):
@@ -267,7 +272,10 @@ class ProxiedLog(Log):
         OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
         check_wait(wait_s, most_s=WAIT_MAX_S)
-        return bool(await self._call("seal", takeover, wait_s, form=flag))
+        ownership_wait_s = math.inf if wait_s is None else wait_s
+        return bool(
+            await self._call("seal", takeover, wait_s, form=flag, ownership_wait_s=ownership_wait_s)
+        )
 
     async def find(
         self,
@@ -296,9 +304,20 @@ class ProxiedLog(Log):
         dlsn_lists = [None if dlsn is None else list(dlsn) for dlsn in (from_, to)]
         return int(await self._call("count", *dlsn_lists, form=number()))
 
-    async def _call(self, call: str, *arguments: Any, form: Callable[[Any], Any]) -> Any:
+    async def _call(
+        self,
+        call: str,
+        *arguments: Any,
+        form: Callable[[Any], Any],
+        ownership_wait_s: float = math.inf,
+    ) -> Any:
         return await self._namespace.make_call(
-            call, self.name, *arguments, form=form, incarnation=self.incarnation or ""
+            call,
+            self.name,
+            *arguments,
+            form=form,
+            incarnation=self.incarnation or "",
+            ownership_wait_s=ownership_wait_s,
         )
 
 
@@ -365,7 +384,11 @@ class ProxiedNamespace(Namespace):
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         await self.make_call(
-            "rename", check_log_name(old), check_new_log_name(new), form=_decode_none
+            "rename",
+            check_log_name(old),
+            check_new_log_name(new),
+            form=_decode_none,
+            ownership_wait_s=0.0,
         )
 
     async def log_exists(self, name: str) -> bool:
@@ -383,6 +406,14 @@ class ProxiedNamespace(Namespace):
         check_whole("limit", limit, 1, LOGS_PER_PAGE_MAX)
         return LogPage(*await self.make_call("page", "", prefix, after, limit, form=_PAGE))
 
+    def open_reader(self, **_: Any) -> NoReturn:
+        """Refuse to read several logs as one stream, which requires direct access.
+
+        Raises: InvalidRequest, AlreadyClosed.
+        """
+        self._check_open()
+        raise _direct_access_error()
+
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records. Rejected while producers write it. See `Namespace.delete_log`.
 
@@ -390,7 +421,9 @@ class ProxiedNamespace(Namespace):
         OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
         check_seconds("wait_s", wait_s, most_s=WAIT_MAX_S)
-        await self.make_call("delete", check_log_name(name), wait_s, form=_decode_none)
+        await self.make_call(
+            "delete", check_log_name(name), wait_s, form=_decode_none, ownership_wait_s=wait_s
+        )
 
     def open_log(
         self,
@@ -416,15 +449,28 @@ class ProxiedNamespace(Namespace):
         *arguments: Any,
         form: Callable[[Any], Any],
         incarnation: str = "",
+        ownership_wait_s: float = math.inf,
     ) -> Any:
         """Have a proxy execute a call and return the decoded result.
+
+        Args:
+            call: The name of the call.
+            log: The name of the log.
+            arguments: The arguments of the call.
+            form: Decodes the result.
+            incarnation: The incarnation of the log, if it must be this one.
+            ownership_wait_s: How long to repeat the call while the log has a writer.
 
         Raises:
             ProtocolError: The result has another form.
             DistributedLogError: The call failed.
         """
         self._check_open()
-        return await self.client.call(LogCall(self.path, call, log, incarnation, arguments), form)
+        return await self.client.call(
+            LogCall(self.path, call, log, incarnation, arguments),
+            form,
+            ownership_wait_s=ownership_wait_s,
+        )
 
 
 def _decode_none(value: Any) -> None:

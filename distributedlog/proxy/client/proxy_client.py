@@ -6,6 +6,7 @@ changes. A request for a log is sent to its last owner, otherwise to the first p
 it to the next one as the suspect, which then checks it.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from ...runtime.interfaces.errors import (
     Moved,
     NotAuthenticated,
     OutcomeUnknown,
+    OwnershipAcquireFailed,
     ProtocolError,
     QuorumUnreachable,
     RequestTimeout,
@@ -464,10 +466,20 @@ class ProxyClient:
         attempt: Callable[[MemberRow, str], Awaitable[Any]],
         deadline: float,
         random_fraction: Callable[[], float],
+        ownership_deadline: float = math.inf,
     ) -> Any:
         """Call the owner of a log, or the proxies in the log's order, each once before a pause.
 
+        Args:
+            path: The path of the namespace.
+            name: The name of the log.
+            attempt: Calls one proxy. It receives the ID of a proxy that may have failed, or "".
+            deadline: When the last error is raised.
+            random_fraction: Spreads the retries.
+            ownership_deadline: From when on `OwnershipAcquireFailed` of a proxy is raised.
+
         Raises:
+            OwnershipAcquireFailed: The owner has a writer, or is a proxy that could not be called.
             DistributedLogError: An error that another proxy or a retry would not change, or the last error
                 before the deadline.
         """
@@ -482,7 +494,7 @@ class ProxyClient:
                     last_error = QuorumUnreachable(f"no write proxy is available to write {name}")
                 delay_s = backoff.next_s(random_fraction())
                 if trio.current_time() + delay_s >= deadline:
-                    raise last_error
+                    raise _error_for_caller(last_error)
                 with trio.move_on_after(delay_s):
                     await self._members_changed.wait()
                 tried_ids.clear()
@@ -500,6 +512,10 @@ class ProxyClient:
                 last_error, suspect = error, member.id
                 if cached_owner == member.id:
                     self._record_owner(path, name, "")
+            except OwnershipAcquireFailed as error:
+                if trio.current_time() >= ownership_deadline:
+                    raise
+                last_error = error
             except DistributedLogError as error:
                 if not error.retryable:
                     raise
@@ -508,7 +524,7 @@ class ProxyClient:
                 self._record_owner(path, name, member.id)
                 return answer
             if trio.current_time() >= deadline:
-                raise last_error
+                raise _error_for_caller(last_error)
 
     def _next_candidate(
         self, path: str, name: str, cached_owner: str, tried_ids: set[str]
@@ -528,15 +544,24 @@ class ProxyClient:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def call(self, call: LogCall, form: Form, *, wait_s: float = 30.0) -> Any:
+    async def call(
+        self,
+        call: LogCall,
+        form: Form,
+        *,
+        wait_s: float = 30.0,
+        ownership_wait_s: float = math.inf,
+    ) -> Any:
         """Have a proxy execute a call, and return the decoded result.
 
         Args:
             call: The call.
             form: Decodes the result.
             wait_s: How long to try.
+            ownership_wait_s: How long to try while the log has a writer.
 
         Raises:
+            OwnershipAcquireFailed: The log has a writer.
             OutcomeUnknown: The answer of a call that cannot be repeated was lost.
             DistributedLogError: The call failed.
         """
@@ -554,9 +579,11 @@ class ProxyClient:
                 ) from error
             return decode_answer(reply.body, form, f"the reply to {call.call}")
 
-        deadline = trio.current_time() + wait_s
+        now = trio.current_time()
         random_fraction = self.endpoint.host.random.random
-        return await self._call_owner(call.path, call.log, ask, deadline, random_fraction)
+        return await self._call_owner(
+            call.path, call.log, ask, now + wait_s, random_fraction, now + ownership_wait_s
+        )
 
 
 async def _wait_for_open_reply(link: ClientLink, body: bytes) -> Reply:
@@ -585,3 +612,14 @@ async def _wait_for_open_reply(link: ClientLink, body: bytes) -> Reply:
         link.discard_request(pending)
         raise
     return await link.wait_reply(pending, 0.0)
+
+
+def _error_for_caller(error: DistributedLogError) -> DistributedLogError:
+    """Return the last error of a search for a log's owner, as the caller receives it.
+
+    `Moved` is sent from proxies to their clients only. As a last error, it means that the proxy which it
+    names did not answer for the log.
+    """
+    if isinstance(error, Moved):
+        return OwnershipAcquireFailed(str(error), f"proxy {error.detail}")
+    return error

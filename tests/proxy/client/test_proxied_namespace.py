@@ -32,6 +32,7 @@ from distributedlog.runtime.interfaces.errors import (
     LogExists,
     LogNotFound,
     Moved,
+    OwnershipAcquireFailed,
     PositionConflict,
     QuorumUnreachable,
     TransactionIdOutOfOrder,
@@ -507,6 +508,72 @@ async def test_a_log_is_moved_and_a_proxy_drained_by_hand() -> None:
         assert await it.stored("orders") == [b"one", b"two", b"three"]
         states = {one["name"]: one["kind"] for one in await proxy_rows(metadata)}
         assert states == {"w1": "write-proxy", "w2": "write-proxy"}
+
+
+async def test_calls_that_need_a_log_without_writer_fail_once_at_its_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were repeated for 30 s, and could end with `Moved`, which is for clients of proxies only."""
+    asked: list[str] = []
+    release = LogManager.release_unused
+
+    async def counted(manager: LogManager, path: str, name: str) -> None:
+        asked.append(manager.id)
+        await release(manager, path, name)
+
+    monkeypatch.setattr(LogManager, "release_unused", counted)
+    async with world() as it:
+        nodes = [await it.proxy(name) for name in ("w1", "w2")]
+        async with open_namespace(uri_of(*(node.address for node in nodes))) as namespace:
+            log = namespace.open_log("orders")
+            async with log.open_writer() as writer:
+                await writer.write(b"x")
+                for call in (
+                    partial(log.seal, wait_s=0),
+                    partial(namespace.delete_log, "orders"),
+                    partial(namespace.rename_log, "orders", "renamed"),
+                ):
+                    asked.clear()
+                    with pytest.raises(OwnershipAcquireFailed) as failed:
+                        await call()
+                    assert failed.value.owner.startswith("proxy ")
+                    assert len(asked) <= 2  # the owner, and a proxy that names it
+            await log.seal(wait_s=0)
+            await namespace.delete_log("orders")
+
+
+async def test_call_waits_for_producers_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = trio.Event()
+    release = LogManager.release_unused
+
+    async def told(manager: LogManager, path: str, name: str) -> None:
+        asked.set()
+        await release(manager, path, name)
+
+    monkeypatch.setattr(LogManager, "release_unused", told)
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with open_namespace(uri_of(node.address)) as namespace:
+            log = namespace.open_log("orders")
+            writer = await log.open_writer()
+            await writer.write(b"x")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(log.seal, wait_s=20))
+                await asked.wait()
+                await writer.aclose()
+            with pytest.raises(EndOfStream):
+                await log.open_writer()
+
+
+@pytest.mark.parametrize("chosen", [{"logs": ["orders"]}, {"pattern": "o*"}])
+async def test_combined_reader_through_proxies_is_refused_at_once(chosen: dict[str, Any]) -> None:
+    """It opened, and returned the refusal as an event of each log."""
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with open_namespace(uri_of(node.address)) as namespace:
+            await namespace.create_log("orders")
+            with pytest.raises(InvalidRequest, match="direct access"):
+                namespace.open_reader(**chosen)
 
 
 async def test_the_end_of_a_proxy_that_was_only_asked_ends_no_stream(
