@@ -179,7 +179,7 @@ def test_what_cannot_be_meant_is_one_line(cluster: Cluster) -> None:
     assert "no position 'cold'" in cluster.fails(
         2, "log", "truncate", "plain", "--before-position", "cold", "--force"
     )
-    assert "not an ISO time" in cluster.fails(2, "log", "find", "plain", "--time", "yesterday")
+    assert "nor an ISO time" in cluster.fails(2, "log", "find", "plain", "--time", "yesterday")
     cluster.fails(3, "log", "truncate", "missing", "--before-txid", "1", "--force")
     cluster.fails(3, "log", "seal", "missing", "--force")
 
