@@ -9,8 +9,16 @@ import * as quorum from "./quorum.js";
 import * as token from "./token.js";
 import * as work from "./work.js";
 
-const PAGES = { cluster, logs, log, work, quorum };
-const KEYS = { 1: "cluster", 2: "logs", 3: "work", 4: "quorum" };
+// The pages by address. A page with a `label` has a link in the navigation and a number key, in this order.
+// A page without a label belongs to the link `under`.
+const PAGES = {
+  cluster: { page: cluster, label: "Cluster" },
+  logs: { page: logs, label: "Logs" },
+  log: { page: log, under: "logs" },
+  work: { page: work, label: "Work" },
+  quorum: { page: quorum, label: "Quorum" },
+};
+const LINKED = Object.keys(PAGES).filter((name) => PAGES[name].label);
 const THEMES = ["as the system", "light", "dark"];
 const AGAIN_MS = 3000;
 
@@ -101,10 +109,10 @@ function follow() {
     current.query = wanted;
     stream(wanted);
   } };
-  current = PAGES[name].open(main, new URLSearchParams(query ?? ""), page);
+  current = PAGES[name].page.open(main, new URLSearchParams(query ?? ""), page);
   document.title = `${visible(current.title)} – dlog console`;
   for (const link of document.querySelectorAll("nav a")) {
-    const here = link.id === `nav-${name === "log" ? "logs" : name}`;
+    const here = link.id === `nav-${PAGES[name].under ?? name}`;
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -122,7 +130,7 @@ document.addEventListener("keydown", (event) => {
   const field = event.target.closest("input, select, textarea");
   if (event.key === "Escape") document.activeElement?.blur?.();
   else if (field || document.getElementById("keys").open) return;
-  else if (KEYS[event.key]) location.hash = `#/${KEYS[event.key]}`;
+  else if (LINKED[event.key - 1]) location.hash = `#/${LINKED[event.key - 1]}`;
   else if (event.key === "/") {
     event.preventDefault();
     if (root.dataset.page !== "logs") {
@@ -165,6 +173,9 @@ document.addEventListener("visibilitychange", () => {
   stream(current.query);
 });
 
+document.querySelector("nav").append(...LINKED.flatMap((name, at) =>
+  [h("a", { href: `#/${name}`, id: `nav-${name}` }, h("kbd", {}, at + 1), " ", PAGES[name].label), " "]));
+document.getElementById("last-key").textContent = LINKED.length;
 theme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : THEMES[0]);
 await let_in();
 addEventListener("hashchange", follow);
