@@ -817,30 +817,31 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
 @force_option
 @common
 def positions(settings: Settings, name: str, deleted: str | None, force: bool) -> None:
-    """List the named positions of a log, and their subscribers.
+    """List the named positions of a log, with their subscribers and their lag.
 
-    The list shows how long each position still prevents retention from deleting records.
+    The lag counts the readable records at and after a position, their bytes, and the age of the first one.
+    The list also shows how long each position still prevents retention from deleting records.
     """
     if deleted is not None:
         require_consent(f"delete position {deleted} of log {name}, in {settings.where()}", force)
+    from ...cluster.status.consumer_overview import consumers
     from ...log.model.stored_settings import retention_of
     from ..connection.cluster_connection import await_answer, namespace, run
 
     async def work() -> None:
         async with namespace(settings) as logs:
-            log_positions = logs.open_log(name).positions
+            log = logs.open_log(name)
             if deleted is not None:
                 await await_answer(
-                    settings, f"deleting {deleted}", lambda: log_positions.delete(deleted)
+                    settings, f"deleting {deleted}", lambda: log.positions.delete(deleted)
                 )
-            dlsn_by_name = await await_answer(settings, f"positions of {name}", log_positions.list)
+            rows = (
+                await await_answer(settings, f"positions of {name}", lambda: consumers(logs, name))
+            )["positions"]
             held_s_by_name = await await_answer(
-                settings, f"positions of {name}", log_positions.holds
+                settings, f"positions of {name}", log.positions.holds
             )
-            holders = await await_answer(settings, f"positions of {name}", log_positions.holders)
-            log_settings = await await_answer(
-                settings, f"settings of {name}", logs.open_log(name).settings
-            )
+            log_settings = await await_answer(settings, f"settings of {name}", log.settings)
             namespace_settings = await await_answer(
                 settings, "settings of the namespace", logs.settings
             )
@@ -849,27 +850,62 @@ def positions(settings: Settings, name: str, deleted: str | None, force: bool) -
             position_name: max(0.0, hold_max_s - held_s)
             for position_name, held_s in held_s_by_name.items()
         }
-        if settings.json:
-            dlsn_texts = {position_name: str(dlsn) for position_name, dlsn in dlsn_by_name.items()}
-            emit(
-                {"name": name, "positions": dlsn_texts, "holds_s": remaining_s, "holders": holders}
-            )
-        else:
-            rows = [
-                [
-                    position_name,
-                    str(dlsn),
-                    holders.get(position_name, "-"),
-                    _hold_text(remaining_s[position_name])
-                    if position_name in remaining_s
-                    else "no",
-                ]
-                for position_name, dlsn in dlsn_by_name.items()
-            ]
-            columns = ("position", "dlsn", "subscribed by", "holds retention")
-            table(columns, rows, empty="no positions")
+        _print_positions(settings, name, rows, remaining_s)
 
     run(work)
+
+
+def _print_positions(
+    settings: Settings, name: str, rows: list[dict[str, Any]], remaining_s: dict[str, float]
+) -> None:
+    owners = {
+        row["position"]: row["subscriber"]["owner"] for row in rows if row["subscriber"] is not None
+    }
+    if settings.json:
+        emit(
+            {
+                "name": name,
+                "positions": {row["position"]: row["dlsn"] for row in rows},
+                "holds_s": remaining_s,
+                "holders": owners,
+                "lag": {row["position"]: row["lag"] for row in rows},
+            }
+        )
+        return
+    _note_problems(settings, rows)
+    columns = ("position", "dlsn", *LAG_COLUMNS, "subscribed by", "holds retention")
+    cells = [
+        [
+            row["position"],
+            row["dlsn"],
+            *_lag_cells(row["lag"]),
+            owners.get(row["position"], "-"),
+            _hold_text(remaining_s[row["position"]]) if row["position"] in remaining_s else "no",
+        ]
+        for row in rows
+    ]
+    table(columns, cells, empty="no positions")
+
+
+LAG_COLUMNS = ("records left", "bytes left", "behind", "lost")
+
+
+def _lag_cells(lag: dict[str, Any] | None) -> list[str]:
+    """Return the cells of `LAG_COLUMNS`."""
+    if lag is None:
+        return ["?"] * len(LAG_COLUMNS)
+    return [
+        f"{lag['records']:,}",
+        "?" if lag["bytes"] is None else size(lag["bytes"]),
+        f"{lag['seconds']:,.0f} s",
+        "?" if lag["lost"] is None else f"{lag['lost']:,}",
+    ]
+
+
+def _note_problems(settings: Settings, rows: list[dict[str, Any]]) -> None:
+    """Note why the lag of some rows is unknown, each reason once."""
+    for problem in dict.fromkeys(row["problem"] for row in rows if row["problem"]):
+        settings.note(f"the lag is unknown: {problem}")
 
 
 def _hold_text(remaining_s: float) -> str:
@@ -906,8 +942,8 @@ def queues(
 ) -> None:
     """List the work queues of a log, or change one.
 
-    The list shows the lowest unfinished position, remaining records, claims and dead-lettered ranges
-    ("parked") of each queue.
+    The list shows the lowest unfinished position of each queue, the lag from there, the claims with their
+    workers, and the dead-lettered ranges ("parked").
     """
     numbers_given = (retry is not None) + (drop is not None)
     if numbers_given != (queue is not None) or (queue is not None and deleted is not None):
@@ -918,6 +954,7 @@ def queues(
         require_consent(
             f"{action_text} work queue {changed_queue} of log {name}, in {settings.where()}", force
         )
+    from ...cluster.status.consumer_overview import consumers
     from ...runtime.interfaces.errors import InvalidRequest
     from ..connection.cluster_connection import run_call
 
@@ -933,43 +970,43 @@ def queues(
         elif queue is not None:
             async with log.work_queue(queue) as work_queue:
                 await (work_queue.drop(drop) if retry is None else work_queue.retry(retry))
-        queue_states = await log.work_queues()
-        return [
-            await _queue_row(log, queue_name, state) for queue_name, state in queue_states.items()
-        ]
+        return (await consumers(logs, name))["queues"]
 
-    state_by_queue = run_call(settings, f"work queues of {name}", call)
+    rows = run_call(settings, f"work queues of {name}", call)
     if settings.json:
-        emit({"name": name, "queues": state_by_queue})
+        emit({"name": name, "queues": [_queue_json(row) for row in rows]})
     else:
-        columns = ("queue", "floor", "records left", "claims", "parked")
-        rows = [[*list(row.values())[:4], _parked_text(row["parked"])] for row in state_by_queue]
-        table(columns, rows, empty="no work queues")
+        _note_problems(settings, rows)
+        columns = ("queue", "floor", *LAG_COLUMNS, "claims", "parked")
+        cells = [
+            [
+                row["queue"],
+                row["floor"],
+                *_lag_cells(row["lag"]),
+                _claims_text(row["claims"]),
+                _parked_text(row["parked"]),
+            ]
+            for row in rows
+        ]
+        table(columns, cells, empty="no work queues")
 
 
-async def _queue_row(log: Any, name: str, state: Any) -> dict[str, Any]:
-    from ...runtime.interfaces.errors import LogTruncated
-
-    try:
-        records_left = await log.count(from_=state.floor)
-    except LogTruncated:
-        records_left = await log.count()
-    parked = [
-        {
-            "number": range_parked.number,
-            "first": str(range_parked.first),
-            "end": str(range_parked.end),
-            "tries": range_parked.tries,
-        }
-        for range_parked in state.dead_lettered
-    ]
+def _queue_json(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        "queue": name,
-        "floor": str(state.floor),
-        "records_left": records_left,
-        "claims": len(state.claims),
-        "parked": parked,
+        "queue": row["queue"],
+        "floor": row["floor"],
+        "records_left": None if row["lag"] is None else row["lag"]["records"],
+        "lag": row["lag"],
+        "claims": len(row["claims"]),
+        "claimed": row["claims"],
+        "parked": row["parked"],
     }
+
+
+def _claims_text(claims: list[dict[str, Any]]) -> str:
+    """Return the number of claims and the workers that have them."""
+    owners = dict.fromkeys(claim["worker"]["owner"] if claim["worker"] else "?" for claim in claims)
+    return f"{len(claims)} ({', '.join(owners)})" if claims else "0"
 
 
 def _parked_text(parked_ranges: list[dict[str, Any]]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from ...log.format.dlsn import DLSN
 from ...log.model.position_outcome import HeldPosition
 from ...log.read.log_view import LogView
+from ...log.read.position_lag import age_s
 from ...runtime.interfaces.errors import InvalidRequest, LogNotFound
 from ..client.retry import RETRY_S
 from ..client.spark_client import SparkClient, run
@@ -206,11 +207,8 @@ async def _lag_between(
 ) -> Lag:
     records, size = await view.totals_between(begin, view.end)
     since_ms = await view.time_at(begin) if records else None
-    seconds = 0.0
-    if since_ms is not None:
-        # Log time can be ahead of this clock if the writer's clock is. Then it is used instead.
-        newest = view.tail.last_time_ms if view.tail is not None else view.state.time_ms
-        seconds = max(0, max(now_ms, newest) - since_ms) / 1000
+    newest_ms = view.tail.last_time_ms if view.tail is not None else view.state.time_ms
+    seconds = 0.0 if since_ms is None else age_s(since_ms, newest_ms, now_ms)
     return Lag(view.name, position, view.end, records, size if records else 0, seconds, lost, note)
 
 

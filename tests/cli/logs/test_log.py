@@ -24,12 +24,14 @@ def test_who_shares_a_log_is_shown(cluster: Cluster) -> None:
         with log.subscribe("cold"), log.work_queue("q", tries_max=1) as queue:
             found = json.loads(cluster.ok("log", "positions", "shared", "--json"))
             assert list(found["holders"]) == ["cold"]
+            assert found["lag"]["cold"]["records"] == 4
+            assert found["lag"]["cold"]["bytes"] > 4
             for _ in range(2):
                 claim = queue.claim(bytes_max=1, wait_s=0)
                 if claim is not None:
                     claim.release()
     (found,) = json.loads(cluster.ok("log", "queues", "shared", "--json"))["queues"]
-    assert (found["records_left"], found["claims"]) == (0, 0)
+    assert (found["records_left"], found["claims"], found["claimed"]) == (0, 0, [])
     (parked,) = found["parked"]
     assert b"1.0.0 to" in cluster.ok("log", "queues", "shared")
     number = str(parked["number"])
