@@ -13,6 +13,7 @@ States:
     node_connections.py   Connections to the nodes, kept between requests, closed when idle.
     work_state_poller.py  Repairs and drains: progress, and the reason of a wait.
     log_states.py         The list of logs, and one log.
+    lag_list.py           The consumers of logs: positions, subscribers and work queues, with their lag.
     record_browser.py     Records from a position on, and a tail.
     rate_history.py       Rates per second from counters (pure).
     suggested_command.py  The command for each health condition (pure).

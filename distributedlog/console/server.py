@@ -2,7 +2,7 @@
 
 GET  /                  the page, and /static/…, which show nothing of the cluster
 POST /session           exchange the token for a cookie
-GET  /events?page=…     the states cluster, logs (prefix, after), log (name) and work
+GET  /events?page=…     the states cluster, logs and lag (prefix, after), log (name) and work
 GET  /records?log=…     a page of records (from, at)
 GET  /payload?log=…     one whole payload (dlsn)
 GET  /tail?log=…        new records, as events
@@ -22,6 +22,7 @@ from ..runtime.interfaces.errors import DistributedLogError, InvalidRequest, Quo
 from .access_guard import AccessGuard
 from .cluster_state import ClusterState, cut
 from .http import ConsolePage, EventStreamResponse, Request, Send, as_page
+from .lag_list import LAG_EVERY_S, LagList
 from .log_states import LogDetail, LogList
 from .record_browser import RecordBrowser
 from .work_state_poller import WorkStatePoller
@@ -56,10 +57,23 @@ PollState = Callable[[], Awaitable[dict[str, Any]]]
 class SharedState:
     """A state that all streams share. The first stream that finds it outdated polls it again."""
 
-    def __init__(self, poll: PollState, waited_s: Callable[[], float] = lambda: 0.0) -> None:
-        """``waited_s`` returns the seconds of the last poll that were no load. They require no pause."""
+    def __init__(
+        self,
+        poll: PollState,
+        waited_s: Callable[[], float] = lambda: 0.0,
+        *,
+        every_s: float = EVERY_S,
+    ) -> None:
+        """Create the state.
+
+        Args:
+            poll: Returns the newest state.
+            waited_s: Returns the seconds of the last poll that were no load. They require no pause.
+            every_s: The minimum interval between two polls, in seconds.
+        """
         self._poll = poll
         self._waited_s = waited_s
+        self._every_s = every_s
         self._lock = trio.Lock()
         self._data = b""
         self._poll_at = -float("inf")
@@ -78,7 +92,7 @@ class SharedState:
                     self._data = event({"error": f"the state has {len(self._data)} bytes"})
                 waited_s = self._waited_s()
                 load_s = trio.current_time() - started_at - waited_s
-                self._poll_at = started_at + max(EVERY_S + waited_s, REST_FACTOR * load_s)
+                self._poll_at = started_at + max(self._every_s + waited_s, REST_FACTOR * load_s)
             return self._data
 
 
@@ -158,12 +172,15 @@ class Console:
     def _state(self, query: Mapping[str, str]) -> SharedState:
         """Return the state of a page. Raises `InvalidRequest`, `InvalidLogName` or `QuorumUnreachable`."""
         page = query.get("page", "")
-        if page in ("logs", "log"):
+        if page in ("logs", "log", "lag"):
             key = (page, *(query.get(name, "") for name in ("name", "prefix", "after")))
             if key in self._states:
                 shared_state = self._states.pop(key)
             elif page == "logs":
                 shared_state = SharedState(LogList(self._logs(), key[2], key[3]).poll)
+            elif page == "lag":
+                lag_list = LagList(self._logs(), key[2], key[3])
+                shared_state = SharedState(lag_list.poll, every_s=LAG_EVERY_S)
             else:
                 shared_state = SharedState(
                     LogDetail(self._logs(), key[1], self._cluster.labels).poll

@@ -3,6 +3,7 @@
 import * as cluster from "./cluster.js";
 import { h } from "./dom.js";
 import { time, visible } from "./format.js";
+import * as lag from "./lag.js";
 import * as log from "./log.js";
 import * as logs from "./logs.js";
 import * as quorum from "./quorum.js";
@@ -17,6 +18,7 @@ const PAGES = {
   log: { page: log, under: "logs" },
   work: { page: work, label: "Work" },
   quorum: { page: quorum, label: "Quorum" },
+  lag: { page: lag, label: "Lag" },
 };
 const LINKED = Object.keys(PAGES).filter((name) => PAGES[name].label);
 const THEMES = ["as the system", "light", "dark"];

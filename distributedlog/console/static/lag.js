@@ -1,0 +1,90 @@
+// Positions, work queues and writers of logs, with their lag and their owners. The greatest lag comes first.
+
+import { h, morph, table } from "./dom.js";
+import { bytes, count, known, moment, seconds, some, visible } from "./format.js";
+
+const SEARCH_MS = 300;
+const LAG_COLUMNS = [["records", "number"], ["bytes", "number"], ["behind", "number"]];
+
+export function open(main, route, page) {
+  let timer = 0;
+  const search = h("input", { type: "search", id: "search", autocomplete: "off", spellcheck: "false", placeholder: "prefix" });
+  search.value = route.get("prefix") ?? "";
+  const place = h("div");
+  main.append(h("h1", {}, "Lag"), h("label", { for: "search" }, "Logs whose names start with "), search, place);
+  const query = () => `page=lag&${new URLSearchParams({ prefix: search.value, after: route.get("after") ?? "" })}`;
+  search.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      route.delete("after");
+      history.replaceState(null, "", address(search.value, ""));
+      page.stream(query());
+    }, SEARCH_MS);
+  });
+  return { query: query(), title: "Lag", update: (state) => morph(place, render(state)), close: () => clearTimeout(timer) };
+}
+
+function address(prefix, after) {
+  return `#/lag?${new URLSearchParams({ prefix, after })}`;
+}
+
+function render(state) {
+  const fine = state.logs.filter((one) => !one.error);
+  const positions = worst_first(fine.flatMap((one) => one.positions.map((row) => ({ log: one.name, ...row }))));
+  const queues = worst_first(fine.flatMap((one) => one.queues.map((row) => ({ log: one.name, ...row }))));
+  const writers = fine.filter((one) => one.writer);
+  const next = state.next === null ? null : h("a", { href: address(state.prefix, state.next) }, "next logs");
+  return [
+    h("p", {}, `${some(state.checked, "log")} checked${state.after ? `, after ${visible(state.after)}` : ""}`,
+      state.unanswered ? `; ${state.unanswered} did not answer in time` : "", state.omitted ? `; ${state.omitted} omitted: use a longer prefix` : "", ". ", next),
+    state.logs.filter((one) => one.error).map((one) => h("p", {}, "▲ ", link(one.name), `: ${visible(one.error)}`)),
+    fine.filter((one) => one.left_out).map((one) => h("p", {}, link(one.name), ": more rows than shown")),
+    h("h2", {}, "Positions and subscriptions"),
+    table("Positions and subscriptions", columns("position", "continues at", ["subscriber", ""], ["moved", ""]),
+      positions.map((one) => [visible(one.position), link(one.log), ...lag_cells(one), one.dlsn, owner(one.subscriber, "none"), moment(one.moved_ms)]),
+      "These logs have no named positions."),
+    h("h2", {}, "Work queues"),
+    table("Work queues", columns("queue", "floor", ["claims", "words"], ["dead-lettered", ""]),
+      queues.map((one) => [visible(one.queue), link(one.log), ...lag_cells(one), one.floor, claims(one), parked(one)]),
+      "These logs have no work queues."),
+    h("h2", {}, "Writers"),
+    table("Writers", [["", "log"], ["", "writer"], ["", "since"]],
+      writers.map((one) => [link(one.name), visible(one.writer.owner), moment(one.writer.since_ms)]), "No writer has a lock on these logs."),
+  ];
+}
+
+function columns(what, where, ...rest) {
+  return [[what, ""], ["log", ""], ...LAG_COLUMNS, [where, ""], ...rest].map(([title, kind]) => ["", title, kind]);
+}
+
+function worst_first(rows) {
+  const age = (one) => one.lag?.seconds ?? Infinity;  // an unknown lag needs attention first
+  return rows.sort((one, other) => age(other) - age(one) || (other.lag?.records ?? 0) - (one.lag?.records ?? 0));
+}
+
+function lag_cells(one) {
+  if (!one.lag) return [h("span", { title: visible(one.problem) }, "? unknown"), "–", "–"];
+  const { records, bytes: size, seconds: age, lost } = one.lag;
+  const gone = lost === null ? " ▲ some lost" : lost ? ` ▲ ${count(lost)} lost` : "";
+  return [count(records) + gone, known(size) ? bytes(size) : "–", records ? seconds(age) : "–"];
+}
+
+function link(name) {
+  return h("a", { href: `#/log?${new URLSearchParams({ name })}` }, visible(name));
+}
+
+function owner(one, none) {
+  return one ? h("span", { title: `since ${moment(one.since_ms)}` }, visible(one.owner)) : none;
+}
+
+function claims(queue) {
+  if (!queue.claims.length) return "none";
+  return [queue.claims.map((one) => h("div", {}, `${one.number}: ${one.first} to ${one.end}, try ${one.tries}, `, owner(one.worker, "its worker has ended"))),
+    queue.claims_left_out ? h("div", {}, `and ${queue.claims_left_out} more`) : null];
+}
+
+function parked(queue) {
+  if (!queue.parked.length) return "none";
+  return [queue.parked.map((one) => h("div", {}, `${one.number}: ${one.first} to ${one.end}, tries: ${one.tries}`)),
+    queue.parked_left_out ? h("div", {}, `and ${queue.parked_left_out} more`) : null];
+}
