@@ -1,9 +1,9 @@
 """Read records for display: a page from a position on, one whole payload, and a tail.
 
-Of a payload, the first `PAYLOAD_SHOWN` bytes are sent without a further request, and nothing if payloads are
-hidden. A tail of a fast log shows `TAIL_RECORDS_S` records per second, reports the number of skipped ones,
-and continues at the end of the log. The console must not use the capacity that the readers of the log need
-(H262).
+Of a payload, the first `PAYLOAD_SHOWN` bytes are sent without a further request. If payloads are hidden,
+nothing of payloads, keys and headers is sent. A tail of a fast log shows `TAIL_RECORDS_S` records per second,
+reports the number of skipped ones, and continues at the end of the log. The console must not use the capacity
+that the readers of the log need (H262).
 """
 
 from base64 import b64encode
@@ -17,10 +17,16 @@ from ..log.format.dlsn import DLSN
 from ..log.format.record import LogRecord
 from ..log.log import Log
 from ..log.namespace import Namespace
-from ..runtime.interfaces.errors import EndOfStream, InvalidRequest, LogEmpty, RequestTimeout
+from ..log.read.position_search import record_with_id
+from ..log.read.state_watch import open_state_watch
+from ..runtime.interfaces.errors import EndOfStream, InvalidRequest, RequestTimeout
+from ..runtime.interfaces.host import Buffer
 from .http import Send
 
 PAYLOAD_SHOWN = 1024
+KEY_SHOWN = 256
+"""Maximum number of bytes of a key, and of the name and the value of a header."""
+HEADERS_SHOWN = 16
 RECORDS_MAX = 100
 """Records per page."""
 PAGE_S = 5.0
@@ -28,13 +34,12 @@ TAIL_RECORDS_S = 200
 TAIL_BATCH_S = 0.25
 """Records that arrive within this time, in seconds, are sent together."""
 TAIL_QUIET_S = 15.0
-ENTRIES_BACK = 8
-"""Entries before the end at which a page of the last records starts."""
 READER_OPTIONS = {"read_ahead_bytes": 256 * 1024, "read_bytes": 256 * 1024}
 """Options of the console's readers."""
 Encode = Callable[[Mapping[str, Any] | None], bytes]
 """Encodes a value as an event; None is a sign of life."""
-START_KINDS = ("first", "last", "dlsn", "txid", "time")
+NUMBER_DIGITS_MAX = 19
+START_KINDS = ("first", "last", "dlsn", "txid", "time", "sequence")
 
 
 class RecordBrowser:
@@ -49,7 +54,8 @@ class RecordBrowser:
 
         Args:
             name: The log.
-            query: ``from`` is one of `START_KINDS`; ``at`` is the position of "dlsn", "txid" or "time".
+            query: ``from`` is one of `START_KINDS`; ``at`` is the position of "dlsn", "txid", "time" (in
+                milliseconds since 1970) or "sequence" (the sequence ID of the first record).
 
         Raises:
             InvalidRequest: The position is invalid.
@@ -61,8 +67,8 @@ class RecordBrowser:
         rows: deque[dict[str, Any]] = deque(maxlen=RECORDS_MAX)
         is_end = False
         with trio.move_on_after(PAGE_S) as scope:
-            reader_start = await _reader_start(log, start, query.get("at", ""))
-            if reader_start is None:  # an empty log has no last records
+            reader_start = await self._reader_start(log, start, query.get("at", ""))
+            if reader_start is None:
                 return {"records": [], "ended": True, "whole": True}
             async with log.open_reader(**reader_start, to="end") as reader:
                 while start == "last" or len(rows) < RECORDS_MAX:
@@ -135,6 +141,40 @@ class RecordBrowser:
     def _log(self, name: str) -> Log:
         return self._namespace.open_log(name, config=READER_OPTIONS)
 
+    async def _reader_start(self, log: Log, start: str, position: str) -> dict[str, Any] | None:
+        """Return the arguments of `Log.open_reader`, or None if no record follows.
+
+        Raises: InvalidRequest.
+        """
+        match start:
+            case "first":
+                return {"at": "earliest"}
+            case "dlsn":
+                return {"dlsn": DLSN.parse(position)}
+            case "txid":
+                return {"txid": _whole_number(start, position)}
+            case "time":
+                return {"since": _whole_number(start, position)}
+            case "last" | "sequence":
+                snapshot = await log.snapshot(limit=1)
+                sequence_id = snapshot.end_sequence_id - RECORDS_MAX
+                if start == "sequence":
+                    sequence_id = _whole_number(start, position)
+                sequence_id = max(snapshot.first_sequence_id, sequence_id)
+                return await self._start_at(log.name, sequence_id)
+        raise InvalidRequest(f"from must be one of {', '.join(START_KINDS)}, got {start[:40]!r}")
+
+    async def _start_at(self, name: str, sequence_id: int) -> dict[str, Any] | None:
+        """Return the start of a reader at a record, which can be in any segment."""
+        namespace = self._namespace
+        state_watch = await open_state_watch(
+            namespace.metadata, await namespace.resolve_name(name), name, namespace.path
+        )
+        record = await record_with_id(
+            namespace.metadata, state_watch.state, namespace.ledgers, sequence_id
+        )
+        return None if record is None else {"dlsn": record.dlsn}
+
     def _record_row(self, record: LogRecord) -> dict[str, Any]:
         row = {
             "dlsn": str(record.dlsn),
@@ -144,26 +184,26 @@ class RecordBrowser:
             "bytes": len(record.payload),
         }
         if self._payloads:
-            head = bytes(record.payload[:PAYLOAD_SHOWN])
-            row["payload"] = b64encode(head).decode()
+            row["payload"] = _encoded(record.payload, PAYLOAD_SHOWN)
+            if record.key is not None:
+                row["key"] = _encoded(record.key, KEY_SHOWN)
+                row["key_bytes"] = len(record.key)
+            if record.headers:
+                row["headers"] = [
+                    [_encoded(name, KEY_SHOWN), _encoded(value, KEY_SHOWN), len(value)]
+                    for name, value in record.headers[:HEADERS_SHOWN]
+                ]
+                row["headers_left_out"] = max(0, len(record.headers) - HEADERS_SHOWN)
         return row
 
 
-async def _reader_start(log: Log, start: str, position: str) -> dict[str, Any] | None:
-    """Return the arguments of `Log.open_reader`, or None if the log is empty. Raises `InvalidRequest`."""
-    if start == "first":
-        return {"at": "earliest"}
-    if start == "last":
-        try:
-            last = await log.last_dlsn()
-        except LogEmpty:
-            return None
-        earliest = (await log.snapshot(limit=1)).first_dlsn
-        return {"dlsn": max(earliest, DLSN(last.segment, max(0, last.entry - ENTRIES_BACK), 0))}
-    if start == "dlsn":
-        return {"dlsn": DLSN.parse(position)}
-    if start in ("txid", "time"):
-        if not position.isascii() or not position.isdigit() or len(position) > 19:
-            raise InvalidRequest(f"{start} must be a whole number, got {position[:40]!r}")
-        return {"txid" if start == "txid" else "since": int(position)}
-    raise InvalidRequest(f"from must be one of {', '.join(START_KINDS)}, got {start[:40]!r}")
+def _encoded(content: Buffer, bytes_max: int) -> str:
+    """Return the first bytes in base64."""
+    return b64encode(bytes(content[:bytes_max])).decode()
+
+
+def _whole_number(kind: str, text: str) -> int:
+    """Return the number in a query. Raises `InvalidRequest`."""
+    if not text.isascii() or not text.isdigit() or len(text) > NUMBER_DIGITS_MAX:
+        raise InvalidRequest(f"{kind} must be a whole number, got {text[:40]!r}")
+    return int(text)

@@ -1,10 +1,13 @@
 // Records from a position on, or as a tail. Payloads are untrusted bytes. They are shown as text, never executed.
+// The payload is the first column after the position, so that a narrow screen shows it without scrolling.
 
 import { h } from "./dom.js";
-import { bytes, count, time, visible } from "./format.js";
+import { bytes, count, moment, some, time, visible } from "./format.js";
 
 const ROWS_MAX = 500;
-const WAYS = [["last", "the last records"], ["first", "the first record"], ["dlsn", "DLSN"], ["txid", "txid"], ["time", "time, UTC"]];
+const PAGE = 100;  // records per page, as in record_browser.py
+const WAYS = [["last", "the last records"], ["first", "the first record"], ["dlsn", "DLSN"], ["txid", "txid"], ["time", "time, UTC"], ["sequence", "record number"]];
+const PLACEHOLDERS = { dlsn: "31.400.0", txid: "1795000000000", time: "2026-11-22 12:00", sequence: "1000000" };
 const FORMS = [["json", "JSON"], ["text", "text"], ["hex", "hex"]];
 
 export function records(main, name, route) {
@@ -18,15 +21,18 @@ export function records(main, name, route) {
   const tail = h("button", { type: "button", id: "tail", "aria-pressed": "false" }, "▶ tail");
   const said = h("p", { class: "muted", role: "status", id: "said" });
   const body = h("tbody");
+  const head = h("tr");
+  const earlier = h("button", { type: "button", id: "earlier" }, "earlier");
+  const more = h("button", { type: "button", id: "more" }, "next");
   const go = h("form", { class: "seek" }, h("label", { for: "way" }, "from "), way, " ", at, " ", h("button", { type: "submit", id: "go" }, "read"), " ",
-    h("button", { type: "button", id: "more" }, "next"), " ", tail, " ", h("label", { for: "form" }, "as "), form);
+    earlier, " ", more, " ", tail, " ", h("label", { for: "form" }, "as "), form);
   main.append(h("section", { "aria-label": "Records" }, h("h2", {}, "Records"), go, said,
     h("div", { class: "scroll records", tabindex: "0", role: "region", "aria-label": "Records" },
-      h("table", {}, h("caption", {}, "Records"), h("thead", {}, h("tr", {}, ["position", "time", "txid", "size", "payload"].map((one) => h("th", { scope: "col" }, one)))), body))));
+      h("table", {}, h("caption", {}, "Records"), h("thead", {}, head), body))));
 
   const hint = () => {
     at.hidden = way.value === "last" || way.value === "first";
-    at.placeholder = { dlsn: "31.400.0", txid: "1795000000000", time: "2026-11-22 12:00" }[way.value] ?? "";
+    at.placeholder = PLACEHOLDERS[way.value] ?? "";
   };
   way.addEventListener("change", hint);
   hint();
@@ -34,13 +40,19 @@ export function records(main, name, route) {
   go.addEventListener("submit", (event) => {
     event.preventDefault();
     stop();
+    history.replaceState(null, "", `#/log?${new URLSearchParams({ name, from: way.value, at: at.hidden ? "" : at.value.trim() })}`);
     read(way.value, at.value.trim());
   });
-  go.querySelector("#more").addEventListener("click", () => {
+  more.addEventListener("click", () => {
     if (!rows.length) return;
     const [segment, entry, slot] = rows.at(-1).dlsn.split(".").map(Number);
     stop();
     read("dlsn", `${segment}.${entry}.${slot + 1}`);
+  });
+  earlier.addEventListener("click", () => {
+    if (!rows.length) return;
+    stop();
+    read("sequence", String(Math.max(0, rows[0].sequence_id - PAGE)));
   });
   tail.addEventListener("click", () => {
     if (source) {
@@ -66,11 +78,17 @@ export function records(main, name, route) {
       const answer = await fetch(`/records?${new URLSearchParams({ log: name, from, at: where })}`);
       const found = await answer.json();
       if (found.error) return tell(found.error);
+      if (!found.records.length && rows.length && from === "dlsn") return tell("no later record");
       show(found.records);
-      tell(`${found.records.length} records${found.ended ? ", to the end" : ""}${found.whole ? "" : "; the rest did not arrive in time"}`);
+      tell(rows.length ? `${some(rows.length, "record")}${found.ended ? ", to the end" : ""}${numbers()}${found.whole ? "" : "; the rest did not arrive in time"}`
+        : from === "last" || from === "first" ? "the log has no record" : "no record from there on");
     } catch (error) {
       tell(`no answer: ${error}`);
     }
+  }
+
+  function numbers() {
+    return ` (number ${count(rows[0].sequence_id)} to ${count(rows.at(-1).sequence_id)})`;
   }
 
   function follow() {
@@ -129,14 +147,31 @@ export function records(main, name, route) {
 
   function show(next) {
     rows = next;
+    const with_keys = rows.some((one) => one.key !== undefined);
+    const with_headers = rows.some((one) => one.headers);
+    head.replaceChildren(...["position", "payload", with_keys && "key", with_headers && "headers", "time, UTC", "txid", "size", "number"]
+      .filter(Boolean).map((one) => h("th", { scope: "col", class: one === "size" || one === "number" ? "number" : null }, one)));
     body.replaceChildren(...rows.map((one) => {
-      const data = one.whole ?? (one.payload === undefined ? null : Uint8Array.from(atob(one.payload), (letter) => letter.charCodeAt(0)));
-      const more = data !== null && data.length < one.bytes
+      const data = one.whole ?? (one.payload === undefined ? null : decoded(one.payload));
+      const rest = data !== null && data.length < one.bytes
         ? h("button", { type: "button", "data-whole": one.dlsn, "aria-label": `Whole payload of ${one.dlsn}` }, "show all") : null;
-      return h("tr", { tabindex: "-1" }, h("th", { scope: "row" }, one.dlsn), h("td", { title: new Date(one.time_ms).toISOString() }, time(one.time_ms)),
-        h("td", {}, one.txid), h("td", { class: "number" }, bytes(one.bytes)),
-        h("td", { class: "payload" }, data === null ? "hidden" : text(data, form.value, more === null), more ? " … " : "", more));
+      return h("tr", { tabindex: "-1" }, h("th", { scope: "row" }, one.dlsn),
+        h("td", { class: "payload" }, data === null ? "hidden" : text(data, form.value, rest === null), rest ? " … " : "", rest),
+        with_keys ? h("td", { class: "payload" }, one.key === undefined ? "–" : part(one.key, one.key_bytes)) : null,
+        with_headers ? h("td", { class: "payload" }, headers(one)) : null,
+        h("td", { title: moment(one.time_ms) }, time(one.time_ms).replace(" UTC", "")), h("td", {}, one.txid),
+        h("td", { class: "number" }, bytes(one.bytes)), h("td", { class: "number" }, count(one.sequence_id)));
     }));
+  }
+
+  function part(encoded, size) {
+    const data = decoded(encoded);
+    return `${text(data, form.value === "json" ? "text" : form.value, data.length === size)}${data.length < size ? "…" : ""}`;
+  }
+
+  function headers(one) {
+    const shown = (one.headers ?? []).map(([key, value, size]) => h("div", {}, `${part(key, decoded(key).length)}: ${part(value, size)}`));
+    return [shown.length ? shown : "–", one.headers_left_out ? h("div", {}, `and ${one.headers_left_out} more`) : null];
   }
 
   function tell(words) {
@@ -145,6 +180,10 @@ export function records(main, name, route) {
 
   read(way.value, at.value.trim());
   return { close: stop, seen };
+}
+
+function decoded(base64) {
+  return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 }
 
 function text(data, form, whole) {
