@@ -1,4 +1,4 @@
-"""Show a cluster in a browser: `dlog console`. It is read-only, and a client that needs only a URI.
+"""Show a cluster in a browser: `dlog console`. It is a client that needs only a URI, read-only by default.
 
 HTTP and access:
 
@@ -6,6 +6,7 @@ HTTP and access:
     http.py               Requests, pages and event streams over HTTP.
     access_guard.py       Check the console's token and the origin of requests, and restrict the page.
     user_consoles.py      One console per user's token, with the rights of that user.
+    actions.py            Changes of logs and bookies, with their effects; only with --allow-changes.
 
 States:
 

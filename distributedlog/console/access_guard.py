@@ -8,9 +8,12 @@ page
 - Only requests to a configured host name are answered (421 otherwise). A page whose name was redirected to
 this
   address (DNS rebinding) can read nothing.
-- Requests must come from a page of the console, by Sec-Fetch-Site, or by Origin if they are not GET or HEAD
+- Requests must come from a page of the console, by Sec-Fetch-Site, and by Origin if they are not GET or HEAD
 (403
   otherwise).
+- A change requires a token that only a page of this session received. Each token is for one change, so a form
+that
+  is submitted twice has one effect.
 - Headers of each answer restrict the page: only scripts and styles of the console, no inline scripts or
 styles, no
   requests to other servers, no embedding in frames.
@@ -23,6 +26,11 @@ from collections.abc import Callable, Collection, Sequence
 from .http import JSON, ConsolePage, Request, as_page
 
 WRONG_TOKEN = "wrong token: open the link that was printed last"
+NO_SESSION = "no session: open the link that dlog console printed"
+CHANGE_TOKEN_HEADER = "x-dlog-change"
+"""Header of a change, with its token. Pages of other sites cannot set it without a preflight request."""
+CHANGE_TOKENS_MAX = 256
+"""Maximum number of tokens, of all sessions. A new one replaces the oldest."""
 SESSIONS_MAX = 64
 """Maximum number of sessions. A new one replaces the oldest."""
 HEADERS = {
@@ -63,6 +71,8 @@ class AccessGuard:
         self._random_text = random_text
         self._sessions: dict[str, bytes] = {}
         """Cookie to the user token that was presented for it, or b"" for the console's own token."""
+        self._change_tokens: dict[str, str | None] = {}
+        """Token of a change to the session that received it, or None once it was used."""
         self.cookie_name = f"dlog-console-{port}"
         """With the port, so that consoles of two clusters on one machine do not share a cookie."""
 
@@ -81,18 +91,17 @@ class AccessGuard:
             return as_page(
                 421, {"error": f"unknown host {host[:100]!r}. Use --allow-host NAME to add it"}
             )
+        is_foreign = request.headers.get("sec-fetch-site", "").lower() in FOREIGN_SITES
         if request.method not in ("GET", "HEAD"):
             origin = request.headers.get("origin", "").lower()
             scheme, _, name = origin.partition("://")
-            if scheme not in ("http", "https") or name not in self._hosts:
+            if is_foreign or scheme not in ("http", "https") or name not in self._hosts:
                 return as_page(403, {"error": "only pages of the console may send this request"})
         elif request.path not in open_paths:
-            if request.headers.get("sec-fetch-site", "").lower() in FOREIGN_SITES:
+            if is_foreign:
                 return as_page(403, {"error": "only pages of the console may send this request"})
             if self.session(request) is None:
-                return as_page(
-                    401, {"error": "no session: open the link that dlog console printed"}
-                )
+                return as_page(401, {"error": NO_SESSION})
         return None
 
     def session(self, request: Request) -> str | None:
@@ -117,9 +126,33 @@ class AccessGuard:
             return as_page(403, {"error": WRONG_TOKEN})
         return self.admit()
 
+    def issue_change_token(self, session: str) -> str:
+        """Return a token for one change, which only a page of this session receives."""
+        token = self._random_text()
+        self._change_tokens[token] = session
+        while len(self._change_tokens) > CHANGE_TOKENS_MAX:
+            del self._change_tokens[next(iter(self._change_tokens))]
+        return token
+
+    def admit_change(self, request: Request) -> str | ConsolePage:
+        """Return the session of a POST that `check` has allowed, and use up its token; or the error page."""
+        session = self.session(request)
+        if session is None:
+            return as_page(401, {"error": NO_SESSION})
+        if not is_json(request):
+            return as_page(415, {"error": f"a change must be sent as {JSON}"})
+        token = request.headers.get(CHANGE_TOKEN_HEADER, "")
+        owner = self._change_tokens.get(token, "")
+        if owner is None:
+            return as_page(409, {"error": "this change was submitted already: check its effect"})
+        if owner != session:
+            return as_page(403, {"error": "the page is too old for a change: reload it"})
+        self._change_tokens[token] = None
+        return session
+
     def token_of(self, request: Request) -> str | ConsolePage:
         """Return the token in a POST, or the error page."""
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+        if not is_json(request):
             return as_page(415, {"error": f"a token must be sent as {JSON}"})
         try:
             value = json.loads(request.body)["token"]
@@ -135,6 +168,11 @@ class AccessGuard:
             del self._sessions[next(iter(self._sessions))]
         cookie = f"{self.cookie_name}={session}; Path=/; HttpOnly; SameSite=Strict"
         return ConsolePage(200, b"{}", headers={"set-cookie": cookie})
+
+
+def is_json(request: Request) -> bool:
+    """Return whether the body of a request is declared as JSON, which a form of a page cannot send."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == JSON
 
 
 def is_listen_allowed(host: str, allowed_hosts: Sequence[str]) -> bool:

@@ -26,6 +26,9 @@ WRITE_S = 5.0
 RECEIVE_BYTES = 4096
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 4 * 1024
+"""Maximum size of a body without actions, in bytes."""
+ACTION_BODY_BYTES_MAX = 64 * 1024
+"""Maximum size of a body of a console that permits changes, in bytes."""
 FIELDS_MAX = 16
 """Maximum number of query fields."""
 JSON = "application/json"
@@ -78,11 +81,18 @@ def as_page(status: int, value: object) -> ConsolePage:
 
 
 async def serve_http(
-    listener: Listener, handle: HandleRequest, common_headers: Mapping[str, str]
+    listener: Listener,
+    handle: HandleRequest,
+    common_headers: Mapping[str, str],
+    body_bytes_max: int = BODY_BYTES_MAX,
 ) -> None:
     """Answer requests on a listener until cancelled, then close the listener.
 
-    ``common_headers`` are part of every answer.
+    Args:
+        listener: The listener.
+        handle: Returns the answer to a request.
+        common_headers: Headers that are part of every answer.
+        body_bytes_max: Maximum size of a body, in bytes (413 otherwise).
     """
     open_connections = 0
 
@@ -94,6 +104,7 @@ async def serve_http(
                 connection,
                 _answer_overload if open_connections > CONNECTIONS_MAX else handle,
                 common_headers,
+                body_bytes_max,
             )
         except (ConnectionLost, h11.ProtocolError):
             pass  # the peer disconnected or does not speak HTTP
@@ -123,13 +134,16 @@ async def _answer_overload(_: Request) -> ConsolePage:
 
 
 async def _serve(
-    connection: Connection, handle: HandleRequest, common_headers: Mapping[str, str]
+    connection: Connection,
+    handle: HandleRequest,
+    common_headers: Mapping[str, str],
+    body_bytes_max: int,
 ) -> None:
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
     request: Request | ConsolePage | None = None
     with trio.move_on_after(REQUEST_S):
         try:
-            request = await _read_request(connection, http)
+            request = await _read_request(connection, http, body_bytes_max)
         except h11.RemoteProtocolError as error:
             request = as_page(error.error_status_hint, {"error": str(error)})
     if request is None:
@@ -166,7 +180,9 @@ async def _cancel_on_hangup(connection: Connection, scope: trio.CancelScope) -> 
     scope.cancel()
 
 
-async def _read_request(connection: Connection, http: h11.Connection) -> Request | None:
+async def _read_request(
+    connection: Connection, http: h11.Connection, body_bytes_max: int
+) -> Request | None:
     """Return one request, or None if the peer disconnects first. Raises `h11.RemoteProtocolError`."""
     buffer = memoryview(bytearray(RECEIVE_BYTES))
     request_head: h11.Request | None = None
@@ -177,9 +193,9 @@ async def _read_request(connection: Connection, http: h11.Connection) -> Request
             request_head = event
         elif isinstance(event, h11.Data):
             body += bytes(event.data)
-            if len(body) > BODY_BYTES_MAX:
+            if len(body) > body_bytes_max:
                 raise h11.RemoteProtocolError(
-                    f"the body exceeds {BODY_BYTES_MAX} bytes", error_status_hint=413
+                    f"the body exceeds {body_bytes_max} bytes", error_status_hint=413
                 )
         elif isinstance(event, h11.EndOfMessage):
             assert request_head is not None, "h11 yields the head before the end"

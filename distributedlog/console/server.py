@@ -7,6 +7,9 @@ GET  /records?log=…     a page of records (from, at)
 GET  /payload?log=…     one whole payload (dlsn)
 GET  /tail?log=…        new records, as events
 GET  /points            the points of the charts from before the page was opened
+GET  /actions           the permitted actions, and a token for the next change
+GET  /effect?action=…   the effect of an action, for confirmation
+POST /actions?action=…  execute an action; only with ``--allow-changes``, otherwise there is no such route
 """
 
 import json
@@ -18,8 +21,14 @@ from typing import Any
 import trio
 
 from ..log.namespace import Namespace
-from ..runtime.interfaces.errors import DistributedLogError, InvalidRequest, QuorumUnreachable
+from ..runtime.interfaces.errors import (
+    ConfirmationRequired,
+    DistributedLogError,
+    InvalidRequest,
+    QuorumUnreachable,
+)
 from .access_guard import AccessGuard
+from .actions import ConsoleActions, status_of
 from .cluster_state import ClusterState, cut
 from .http import ConsolePage, EventStreamResponse, Request, Send, as_page
 from .lag_list import LAG_EVERY_S, LagList
@@ -32,6 +41,7 @@ EVERY_S = 1.0
 REST_FACTOR = 4
 """Minimum pause after a poll, as a multiple of its duration, so that the console is no relevant load (H261).
 """
+ACTIONS_PATH = "/actions"
 QUIET_S = 15.0
 """Seconds after which a comment is sent on an idle stream, to detect disconnected browsers."""
 STREAMS_MAX = 16
@@ -115,7 +125,10 @@ class Console:
         guard: AccessGuard,
         *,
         payloads: bool = True,
+        actions: ConsoleActions | None = None,
     ) -> None:
+        """Create the console. It is read-only if ``actions`` is None."""
+        self._actions = actions
         self._cluster = cluster
         self._namespace = namespace
         self._guard = guard
@@ -136,6 +149,8 @@ class Console:
             return rejection
         if request.method == "POST" and request.path == "/session":
             return self._guard.open_session(request)
+        if request.method == "POST" and request.path == ACTIONS_PATH and self._actions is not None:
+            return await self._handle_change(request, self._actions)
         if request.method not in ("GET", "HEAD"):
             return as_page(405, {"error": "the console is read-only"})
         if request.path in self._static:
@@ -167,7 +182,41 @@ class Console:
                     "application/octet-stream",
                     {"content-disposition": "attachment; filename=payload"},
                 )
+            case "/actions":
+                return self._permitted_actions(request)
+            case "/effect" if self._actions is not None:
+                fields = {name: value for name, value in query.items() if name != "action"}
+                return as_page(200, await self._actions.effect(query.get("action", ""), fields))
         return as_page(404, {"error": "not found"})
+
+    def _permitted_actions(self, request: Request) -> ConsolePage:
+        session = self._guard.session(request)
+        if self._actions is None or session is None or request.method == "HEAD":
+            return as_page(200, {"actions": {}})
+        token = self._guard.issue_change_token(session)
+        return as_page(200, {"actions": self._actions.labels(), "token": token})
+
+    async def _handle_change(self, request: Request, actions: ConsoleActions) -> ConsolePage:
+        """Execute one change. Each answer has the token for the next one."""
+        session = self._guard.admit_change(request)
+        if isinstance(session, ConsolePage):
+            return session
+        try:
+            fields = json.loads(request.body)
+        except (ValueError, RecursionError):
+            fields = None
+        status = 400
+        answer: dict[str, Any] = {"error": "the body must be a JSON object"}
+        if isinstance(fields, dict):
+            try:
+                done = await actions.run(request.query.get("action", ""), fields, request.peer)
+                status, answer = 200, {"done": cut(done)}
+            except DistributedLogError as error:
+                status = status_of(error)
+                answer = {"error": cut(f"{type(error).__name__}: {error}")}
+                if isinstance(error, ConfirmationRequired):
+                    answer["confirm"] = cut(str(error))
+        return as_page(status, {**answer, "token": self._guard.issue_change_token(session)})
 
     def _state(self, query: Mapping[str, str]) -> SharedState:
         """Return the state of a page. Raises `InvalidRequest`, `InvalidLogName` or `QuorumUnreachable`."""

@@ -182,7 +182,9 @@ def delete(settings: Settings, name: str, force: bool) -> None:
 
     This cannot be undone.
     """
-    require_consent(f"delete log {name} and all its records, in {settings.where()}", force)
+    from ...cluster.coordination.log_changes import delete_effect
+
+    require_consent(f"{delete_effect(name)}, in {settings.where()}", force)
     from ..connection.cluster_connection import run_call
 
     run_call(settings, f"deleting {name}", lambda logs: logs.delete_log(name))
@@ -709,31 +711,21 @@ def truncate(
         != 1
     ):
         raise click.UsageError("specify exactly one of --before, --before-txid, --before-position")
+    from ...cluster.coordination.log_changes import (
+        TruncationTarget,
+        truncate_effect,
+        truncate_log,
+    )
     from ...log.format.dlsn import DLSN
-    from ...runtime.interfaces.errors import InvalidRequest
     from ..connection.cluster_connection import run_call
 
-    given_dlsn = None if before is None else DLSN.parse(before)
-    limit_text = before or (
-        f"txid {before_txid}" if before_txid is not None else f"position {before_position}"
+    target = TruncationTarget(
+        None if before is None else DLSN.parse(before), before_txid, before_position
     )
-    require_consent(
-        f"delete the records of log {name} before {limit_text}, in {settings.where()}", force
+    require_consent(f"{truncate_effect(name, target)}, in {settings.where()}", force)
+    new_start = run_call(
+        settings, f"truncating {name}", lambda logs: truncate_log(logs.open_log(name), target)
     )
-
-    async def call(logs: Any) -> DLSN:
-        log, dlsn = logs.open_log(name), given_dlsn
-        if before_position is not None:
-            dlsn = await log.positions.get(before_position)
-            if dlsn is None:
-                raise InvalidRequest(
-                    f'log "{name}" has no position {before_position!r}. To list its positions: '
-                    f'"dlog log positions {name}"'
-                )
-        start_dlsn: DLSN = await log.truncate(dlsn, txid=before_txid)
-        return start_dlsn
-
-    new_start = run_call(settings, f"truncating {name}", call)
     if settings.json:
         emit({"name": name, "truncated_to": str(new_start)})
     else:

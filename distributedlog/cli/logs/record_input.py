@@ -11,15 +11,12 @@ from typing import Any, BinaryIO
 
 import trio
 
+from ...cluster.coordination.log_changes import open_checked_writer
 from ...log.format.record import TXID_MAX
 from ...log.format.record_headers import KeyedContent
-from ...log.model.log_state import AUTO
-from ...log.model.txid_policy import STRICT
-from ...log.write.record_validation import validate_record
 from ...runtime.interfaces.errors import (
     DistributedLogError,
     InvalidRequest,
-    LogEmpty,
     LogExists,
     LogNotFound,
     OutcomeUnknown,
@@ -144,14 +141,19 @@ async def write_stream(
                         await logs.create_log(name)
                 source.raise_malformed()
             else:
-                config = {"create_if_missing": create, "recover_timeout_s": settings.timeout_s}
-                log = logs.open_log(name, config=config)
-                await _check_first_record(log, items)
+                opening = await open_checked_writer(
+                    logs,
+                    name,
+                    (None, items[0]) if isinstance(items[0], bytes) else items[0],
+                    create=create,
+                    recover_timeout_s=settings.timeout_s,
+                    takeover=takeover,
+                )
                 async with AsyncExitStack() as stack:
                     with notice_when_slow(
                         settings, f"opening {name}, or waiting for another writer"
                     ):
-                        writer = await stack.enter_async_context(log.open_writer(takeover=takeover))
+                        writer = await stack.enter_async_context(opening)
                     stored.started_at = time.perf_counter()
                     await _write_all(settings, writer, source, items, txid_policy, stored)
     except BaseException as group:
@@ -217,24 +219,6 @@ def _with_keyed(item: Any, keyed: KeyedContent) -> tuple[int | None, KeyedConten
         key = content.key if key is None else key
         headers, content = (*content.headers, *headers), content.payload
     return txid, KeyedContent(content, key, headers)
-
-
-async def _check_first_record(log: Any, items: Any) -> None:
-    """Raise the error with which the log would reject the first record, before the log is opened for it."""
-    first, payload = (None, items[0]) if isinstance(items[0], bytes) else items[0]
-    last_txid = -1
-    try:
-        description = await log.describe(segments_max=1)
-        if first is not None and description.txid_policy == STRICT:
-            last_txid = description.state.last_txid
-            with suppress(LogEmpty):
-                last_txid = max(last_txid, (await log.last_record()).txid)
-    except LogNotFound:  # opening creates it
-        validate_record(first, payload, 0, log.name, AUTO)
-        return
-    except DistributedLogError:
-        return  # the end cannot be read now: opening waits for it or reports the reason
-    validate_record(first, payload, last_txid, log.name, description.state.policy)
 
 
 async def _write_all(

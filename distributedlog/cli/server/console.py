@@ -1,8 +1,9 @@
 """`dlog console`: show the cluster in a browser."""
 
+import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from html import escape
 from pathlib import Path
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     import trio
 
     from ...console.access_guard import AccessGuard
+    from ...console.actions import ConsoleActions
     from ...log.namespace import Namespace
+    from ...metadata.model.interface import Metadata
     from ...runtime.interfaces.host import Listener
 
 LISTEN = "127.0.0.1:8490"
@@ -35,6 +38,7 @@ REOPEN_S = 2.0
     dlog console --open
     dlog console --listen 10.0.0.5:8490 --allow-host ops.example.org
     dlog console --users --credentials file:ca-only    each user logs in with a token
+    dlog console --allow-changes                       permit changes of logs and bookies
     dlog local --console                               run a cluster on this machine, with a console
     """,
 )
@@ -64,6 +68,12 @@ REOPEN_S = 2.0
     help="Allow other machines to connect without TLS (for example behind a TLS proxy).",
 )
 @click.option("--no-payloads", is_flag=True, help="Show the sizes of records, never their content.")
+@click.option(
+    "--allow-changes",
+    is_flag=True,
+    help="Permit changes, with the rights of the user: create, append to, truncate and delete logs,"
+    " decommission bookies. For other machines, it requires --users.",
+)
 @click.option("--open", "open_", is_flag=True, help="Open the console in a browser.")
 @common
 def command(
@@ -73,13 +83,17 @@ def command(
     users: bool,
     insecure: bool,
     no_payloads: bool,
+    allow_changes: bool,
     open_: bool,
 ) -> None:
-    """Show the cluster in a browser: health with reasons, logs, records, repairs and drains.
+    """Show the cluster in a browser: health with reasons, logs, records, lag, repairs and drains.
 
-    The console is read-only. The printed link contains a token. Everyone with the link can see everything
-    that you can see, including records. With --users, the link has no token, and the page asks each user for
-    one. The command ends with SIGINT or SIGTERM.
+    The printed link contains a token. Everyone with the link can see everything that you can see, including
+    records. With --users, the link has no token, and the page asks each user for one.
+
+    The console is read-only. With --allow-changes, users can also change everything that their rights permit.
+    Each change requires a confirmation, and is logged to stderr as the event console.change. The command ends
+    with SIGINT or SIGTERM.
     """
     from ...cluster.declarations.config import parse_address
     from ...cluster.process.process_lifetime import run_until_stopped
@@ -87,10 +101,23 @@ def command(
 
     address = parse_address(listen, "--listen")
     uri = settings.where()
-    _check_access(settings, listen, hosts, users=users, insecure=insecure)
+    _check_access(
+        settings, listen, hosts, users=users, insecure=insecure, allow_changes=allow_changes
+    )
+    if allow_changes:
+        from ...cluster.process.json_logs import log_to_stderr
+
+        log_to_stderr("console", logging.INFO)
 
     async def serve(status: "trio.TaskStatus[dict[str, Any]]") -> None:
-        async with console(uri, address, hosts, payloads=not no_payloads, users=users) as link:
+        async with console(
+            uri,
+            address,
+            hosts,
+            payloads=not no_payloads,
+            users=users,
+            allow_changes=allow_changes,
+        ) as link:
             status.started({"console": link})
             import trio
 
@@ -110,7 +137,13 @@ def command(
 
 
 def _check_access(
-    settings: Settings, listen: str, hosts: Sequence[str], *, users: bool, insecure: bool
+    settings: Settings,
+    listen: str,
+    hosts: Sequence[str],
+    *,
+    users: bool,
+    insecure: bool,
+    allow_changes: bool,
 ) -> None:
     """Refuse a console that gives other machines or users the rights of this process."""
     from ...cluster.declarations.config import parse_address
@@ -133,13 +166,19 @@ def _check_access(
         raise click.UsageError(
             "--users requires the CA of the cluster: use --credentials file:DIR, a directory with its ca.pem"
         )
+    if allow_changes and not (users or is_local):
+        raise click.UsageError(
+            "every user of the link could change the cluster from other machines. Use --users (per-user"
+            " rights)"
+        )
     if credentials and not users:
         if not is_local:
             raise click.UsageError(
                 f"every user of the link would read with the rights of {credentials}. Use --users (per-user"
                 " rights)"
             )
-        settings.note(f"every user of this link reads with the rights of {credentials}")
+        reads = "reads and makes changes" if allow_changes else "reads"
+        settings.note(f"every user of this link {reads} with the rights of {credentials}")
 
 
 @contextmanager
@@ -182,6 +221,7 @@ async def console(
     *,
     payloads: bool = True,
     users: bool = False,
+    allow_changes: bool = False,
 ) -> AsyncIterator[str]:
     """Serve a console of the cluster at ``uri``, and yield the link to it.
 
@@ -193,6 +233,7 @@ async def console(
         hosts: Names by which browsers reach it.
         payloads: Whether pages show the content of records.
         users: Whether each user must enter a token, and sees what this user may see.
+        allow_changes: Whether pages can change logs and bookies.
 
     Raises:
         AddressInUse: Another program listens at ``address``.
@@ -211,28 +252,39 @@ async def console(
     guard = AccessGuard(token, port, hosts, lambda: secrets.token_urlsafe(24))
     name = hosts[0] if hosts else format_address(address).rpartition(":")[0]
     if users:
-        async with _serve_user_console(settings, uri, listener, guard, payloads):
+        async with _serve_user_console(
+            settings, uri, listener, guard, payloads=payloads, allow_changes=allow_changes
+        ):
             yield f"http://{name}:{port}/"
     else:
-        async with _serve_own_console(settings, uri, listener, guard, payloads):
+        async with _serve_own_console(
+            settings, uri, listener, guard, payloads=payloads, allow_changes=allow_changes
+        ):
             yield f"http://{name}:{port}/#t={token}"
 
 
 @asynccontextmanager
 async def _serve_user_console(
-    settings: Settings, uri: str, listener: "Listener", guard: "AccessGuard", payloads: bool
+    settings: Settings,
+    uri: str,
+    listener: "Listener",
+    guard: "AccessGuard",
+    *,
+    payloads: bool,
+    allow_changes: bool,
 ) -> AsyncIterator[None]:
     """Serve the console with the rights of each user, whose token the page requests."""
     import trio
 
     from ...console.access_guard import HEADERS
     from ...console.cluster_state import ClusterState
-    from ...console.http import serve_http
+    from ...console.http import ACTION_BODY_BYTES_MAX, BODY_BYTES_MAX, serve_http
     from ...console.node_connections import node_links
     from ...console.server import Console
     from ...console.user_consoles import UserConsoles
     from ...console.work_state_poller import WorkStatePoller
     from ...runtime.machine import authority_host, with_token
+    from ...runtime.protocol.tokens import read_token
     from ..connection.cluster_connection import namespace, quorum
 
     cluster_host = authority_host("dlog console")
@@ -251,26 +303,47 @@ async def _serve_user_console(
                 lambda: logs,
                 guard,
                 payloads=payloads,
+                actions=_actions(lambda: logs, metadata, user=read_token(token).user)
+                if allow_changes
+                else None,
             )
 
     user_consoles = UserConsoles(of_a_user, guard)
     async with trio.open_nursery() as nursery:
         await nursery.start(user_consoles.run)
-        nursery.start_soon(serve_http, listener, user_consoles.handle, HEADERS)
+        body_bytes_max = ACTION_BODY_BYTES_MAX if allow_changes else BODY_BYTES_MAX
+        nursery.start_soon(serve_http, listener, user_consoles.handle, HEADERS, body_bytes_max)
         yield
         nursery.cancel_scope.cancel()
 
 
+def _actions(
+    opened: "Callable[[], Namespace | None]", metadata: "Metadata", *, user: str
+) -> "ConsoleActions":
+    """Return the changes that a user can make."""
+    from ...console.actions import ConsoleActions
+
+    return ConsoleActions(
+        opened, metadata, user=user, random_text=lambda: secrets.token_urlsafe(12)
+    )
+
+
 @asynccontextmanager
 async def _serve_own_console(
-    settings: Settings, uri: str, listener: "Listener", guard: "AccessGuard", payloads: bool
+    settings: Settings,
+    uri: str,
+    listener: "Listener",
+    guard: "AccessGuard",
+    *,
+    payloads: bool,
+    allow_changes: bool,
 ) -> AsyncIterator[None]:
     """Serve the console with the rights of this process, also while no quorum answers."""
     import trio
 
     from ...console.access_guard import HEADERS
     from ...console.cluster_state import ClusterState
-    from ...console.http import serve_http
+    from ...console.http import ACTION_BODY_BYTES_MAX, BODY_BYTES_MAX, serve_http
     from ...console.node_connections import node_links
     from ...console.server import Console
     from ...console.work_state_poller import WorkStatePoller
@@ -294,16 +367,22 @@ async def _serve_own_console(
 
     host = client_host("dlog console")
     async with quorum(settings) as metadata, node_links(host) as nodes:
+
+        def opened() -> "Namespace | None":
+            return open_namespaces[0] if open_namespaces else None
+
         own_console = Console(
             ClusterState(nodes, metadata, uri, host.wall_ms),
             WorkStatePoller(metadata, host.wall_ms),
-            lambda: open_namespaces[0] if open_namespaces else None,
+            opened,
             guard,
             payloads=payloads,
+            actions=_actions(opened, metadata, user="") if allow_changes else None,
         )
         async with trio.open_nursery() as nursery:
             keep = WorkFailures().keep_running
             nursery.start_soon(keep, "the console's namespace", keep_open)
-            nursery.start_soon(serve_http, listener, own_console.handle, HEADERS)
+            body_bytes_max = ACTION_BODY_BYTES_MAX if allow_changes else BODY_BYTES_MAX
+            nursery.start_soon(serve_http, listener, own_console.handle, HEADERS, body_bytes_max)
             yield
             nursery.cancel_scope.cancel()
