@@ -1,5 +1,6 @@
 // One log: its segments as a strip, its named positions, and its records from any position or as a tail.
 
+import { buttons } from "./actions.js";
 import { strip } from "./chart.js";
 import { command, h, morph, table } from "./dom.js";
 import { bytes, count, some, visible } from "./format.js";
@@ -8,6 +9,10 @@ import { records } from "./records.js";
 export function open(main, route) {
   const name = route.get("name") ?? "";
   const place = main.appendChild(h("div"));
+  buttons(main, ["append", "truncate", "delete"], { log: name }, (action) => {
+    if (action === "delete") location.hash = "#/logs";
+    else shown.read_again();
+  });
   const shown = records(main, name, route);
   return {
     query: `page=log&${new URLSearchParams({ name })}`,

@@ -1,5 +1,6 @@
 // The logs, with search by name prefix, sizes and rates, sorted.
 
+import { buttons } from "./actions.js";
 import { h, morph } from "./dom.js";
 import { bytes, count, visible } from "./format.js";
 
@@ -14,6 +15,9 @@ export function open(main, route, page) {
   search.value = route.get("prefix") ?? "";
   const place = h("div");
   main.append(h("h1", {}, "Logs"), h("label", { for: "search" }, "Names that start with "), search, place);
+  buttons(main, ["create"], () => ({ prefix: search.value }), (_, given) => {
+    location.hash = `#/log?${new URLSearchParams({ name: given.log })}`;
+  });
 
   const query = () => `page=logs&${new URLSearchParams({ prefix: search.value, after: route.get("after") ?? "" })}`;
   const remember = () => history.replaceState(null, "", `#/logs?${new URLSearchParams({

@@ -179,7 +179,7 @@ export function records(main, name, route) {
   }
 
   read(way.value, at.value.trim());
-  return { close: stop, seen };
+  return { close: stop, seen, read_again: () => source || read(way.value, at.value.trim()) };
 }
 
 function decoded(base64) {

@@ -1,10 +1,12 @@
 // Repairs and drains, with progress and the reason of each wait.
 
+import { buttons } from "./actions.js";
 import { command, h, morph, table } from "./dom.js";
 import { bytes, count, some, visible } from "./format.js";
 
 export function open(main) {
   const place = main.appendChild(h("div"));
+  buttons(main, ["decommission", "cancel-decommission"]);
   return { query: "page=work", title: "Work", update: (state) => morph(place, render(state)) };
 }
 
