@@ -21,6 +21,7 @@ from distributedlog.cluster.process.stderr_logs import (
     RateLimitFilter,
     TextFormatter,
 )
+from distributedlog.console import actions as console_events
 from distributedlog.ledger.declarations import events as ledger_events
 from distributedlog.log.declarations import events as log_events
 from distributedlog.metadata.declarations import events as metadata_events
@@ -41,6 +42,7 @@ MODULES = {
     "ledger": ledger_events,
     "log": log_events,
     "proxy": proxy_events,
+    "console": console_events,
 }
 TABLES: dict[str, tuple[EventDefinition, ...]] = {
     name: table.EVENTS for name, table in MODULES.items()

@@ -9,11 +9,9 @@ page
 this
   address (DNS rebinding) can read nothing.
 - Requests must come from a page of the console, by Sec-Fetch-Site, and by Origin if they are not GET or HEAD
-(403
-  otherwise).
-- A change requires a token that only a page of this session received. Each token is for one change, so a form
-that
-  is submitted twice has one effect.
+  (403 otherwise).
+- A change requires a token that only a page of this session received. A token is for one change, so that a
+  form that is submitted twice has one effect.
 - Headers of each answer restrict the page: only scripts and styles of the console, no inline scripts or
 styles, no
   requests to other servers, no embedding in frames.

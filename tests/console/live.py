@@ -103,6 +103,24 @@ def shown(*options: str) -> Iterator[Shown]:
 
 
 @contextmanager
+def changing(uri: str) -> Iterator[str]:
+    """A console that permits changes; its link."""
+    process = preloaded.popen(
+        dlog("console", "--allow-changes", "--listen", "127.0.0.1:0", "--uri", uri, "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline())["console"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+        process.stdout.close()
+
+
+@contextmanager
 def growing(uri: str, *names: str) -> Iterator[None]:
     """Logs that are written, some records a beat, while the block runs."""
     done = threading.Event()

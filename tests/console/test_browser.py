@@ -25,7 +25,7 @@ from tests.console.chromium import (
     ready,
     texts,
 )
-from tests.console.live import Shown, growing, shown
+from tests.console.live import Shown, changing, growing, shown
 
 pytestmark = [pytest.mark.processes, pytest.mark.browser]
 
@@ -74,7 +74,8 @@ def test_every_page_by_keyboard_in_both_schemes_and_on_a_narrow_screen(
         with let_in(chromium, world.link, color_scheme=scheme, viewport=size) as page:
             assert "t=" not in page.url, "the token is out of the address"
             assert page.locator("h1").inner_text() == "✓ healthy"
-            for key, name in ((2, "logs"), (3, "work"), (4, "quorum"), (1, "cluster")):
+            pages = ((2, "logs"), (3, "work"), (4, "quorum"), (5, "lag"), (1, "cluster"))
+            for key, name in pages:
                 page.keyboard.press(str(key))
                 ready(page, name)
                 wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
@@ -98,6 +99,9 @@ def test_every_page_by_keyboard_in_both_schemes_and_on_a_narrow_screen(
             ready(page, "log")
             assert page.locator("h1").inner_text() == "orders/eu"
             page.wait_for_selector("text=100 records, to the end")
+            payload = page.locator(".payload").first.bounding_box()
+            assert payload["x"] + 60 < width, "a part of the payload is seen without scrolling"
+            assert page.locator("[data-action]").count() == 0, "it is read-only"
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
             assert faults(page) == [], ("log", scheme)
             page.keyboard.press("?")
@@ -150,6 +154,52 @@ def test_the_keyboard_alone_reaches_everything_and_a_new_state_takes_nothing_awa
         page.wait_for_selector("html[data-theme=light]")
 
 
+def test_a_log_is_created_written_and_deleted_by_keyboard(chromium: Any, world: Shown) -> None:
+    size = {"width": 420, "height": 900}
+    with (
+        changing(world.cluster.uri) as link,
+        let_in(chromium, link, viewport=size) as page,
+    ):
+        go(page, link, "logs")
+        page.wait_for_selector("[data-action=create]")
+        _tab_to(page, "[data-action=create]")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("dialog [name=log]:focus")
+        page.keyboard.type("new/1")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".effect:has-text('create log new/1')")
+        page.wait_for_selector("dialog .confirm:focus")
+        assert faults(page) == []
+        page.keyboard.press("Enter")
+        page.wait_for_selector("dialog:has-text('created new/1')")
+        page.keyboard.press("Enter")
+        ready(page, "log")
+
+        page.click("[data-action=append]")
+        page.fill("dialog [name=payload]", HOSTILE)
+        page.click("dialog .confirm")
+        page.wait_for_selector(".effect:has-text('append one record')")
+        page.dblclick("dialog .confirm")
+        page.wait_for_selector("dialog:has-text('appended 1.0.0')")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=1 record, to the end")
+        assert texts(page, "td.payload") == HOSTILE
+        assert page.locator("main img").count() == 0
+
+        page.click("[data-action=delete]")
+        page.wait_for_selector(".effect:has-text('1 records are deleted')")
+        page.wait_for_selector("dialog [name=typed]:focus")
+        page.keyboard.type("new")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("dialog:has-text('type exactly: new/1')")
+        page.keyboard.type("/1")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("dialog:has-text('deleted new/1')")
+        page.keyboard.press("Enter")
+        ready(page, "logs")
+        assert "new/1" not in texts(page, "tbody th")
+
+
 def _tab_to(page: Any, selector: str, *, back: bool = False) -> None:
     """As somebody without a mouse does."""
     for _ in range(100):
@@ -170,6 +220,12 @@ def test_hostile_text_is_text(chromium: Any, world: Shown) -> None:
     with let_in(chromium, world.link) as page:
         go(page, world.link, "logs?prefix=held")
         assert HOSTILE in texts(page, "td")
+
+        go(page, world.link, "lag?prefix=odd")
+        assert HOSTILE in texts(page, "tbody th")
+        assert HOSTILE_NAME in texts(page, "tbody td")
+        go(page, world.link, "lag?prefix=held")
+        assert HOSTILE in texts(page, "tbody td")
 
         go(page, world.link, "logs?prefix=odd")
         page.click("tbody th a")

@@ -56,7 +56,7 @@ def console(it: Secured) -> Iterator[str]:
         process = preloaded.popen(
             dlog(
                 *("--credentials", f"file:{known}", "--uri", it.cluster.uri, "--json"),
-                *("console", "--users", "--listen", "127.0.0.1:0"),
+                *("console", "--users", "--allow-changes", "--listen", "127.0.0.1:0"),
             ),
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -116,6 +116,61 @@ def test_the_page_asks_for_a_token_and_keeps_it_nowhere(world: World) -> None:
             "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
         )
         assert "dlog1_" not in kept
+
+
+def _change(guest: Guest, action: str, **fields: object) -> tuple[int, str]:
+    """Make a change with the token of a new page; returns the status and the result or error."""
+    page = guest.json("/actions")
+    answer = guest.request(
+        "POST",
+        f"/actions?action={action}",
+        json.dumps(fields).encode(),
+        origin=f"http://{guest.place}",
+        content_type="application/json",
+        x_dlog_change=page["token"],
+    )
+    value = json.loads(answer.read())
+    return answer.status, value.get("done") or value["error"]
+
+
+def test_a_user_makes_only_changes_that_the_rights_permit(world: World) -> None:
+    guests = {user: Guest(world.link, token) for user, token in world.tokens.items()}
+    assert all(guest.give()[0] == 200 for guest in guests.values())
+    etl, ann, ops = guests["etl"], guests["ann"], guests["ops"]
+
+    assert _change(etl, "create", log="orders/us") == (200, "created orders/us")
+    incarnation = etl.json("/effect", action="delete", log="orders/us")["bound"]["incarnation"]
+    bound = {"log": "orders/us", "incarnation": incarnation}
+    for guest in (ann, ops):
+        for action, fields in (
+            ("create", {"log": "orders/asia"}),
+            ("append", {**bound, "payload": ""}),
+            ("truncate", {**bound, "to": "1.0.0"}),
+            ("delete", bound),
+        ):
+            status, error = _change(guest, action, **fields)
+            assert status in (403, 404), (action, error)
+            assert error.startswith(("NotAllowed", "LogNotFound", "LogRecreated")), error
+    bookie = {"bookie": "bookie1", "force": True}
+    for guest in (ann, etl):
+        assert _change(guest, "decommission", **bookie)[0] == 403
+    assert _change(ops, "decommission", **bookie) == (200, "bookie bookie1 is draining")
+    assert _change(ops, "cancel-decommission", bookie="bookie1")[0] == 200
+    assert _change(etl, "delete", **bound) == (200, "deleted orders/us")
+
+    audit = world.it.dlog("trust", "audit").stdout.decode()
+    for action, user in (("delete-log", "etl"), ("decommission", "ops"), ("recommission", "ops")):
+        assert any(action in line and f"user/{user}" in line for line in audit.splitlines()), audit
+    events = [
+        json.loads(line)
+        for line in (world.it.place / "console.stderr").read_text().splitlines()
+        if '"console.change"' in line
+    ]
+    shown = {
+        (event["user"], event["action"], event["outcome"].partition(":")[0]) for event in events
+    }
+    assert ("etl", "delete", "deleted orders/us") in shown
+    assert ("ann", "decommission", "NotAllowed") in shown
 
 
 def test_each_reads_what_he_may(world: World) -> None:

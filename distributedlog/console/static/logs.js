@@ -14,10 +14,11 @@ export function open(main, route, page) {
   const search = h("input", { type: "search", id: "search", autocomplete: "off", spellcheck: "false", placeholder: "prefix" });
   search.value = route.get("prefix") ?? "";
   const place = h("div");
-  main.append(h("h1", {}, "Logs"), h("label", { for: "search" }, "Names that start with "), search, place);
+  main.append(h("h1", {}, "Logs"), h("label", { for: "search" }, "Names that start with "), search);
   buttons(main, ["create"], () => ({ prefix: search.value }), (_, given) => {
     location.hash = `#/log?${new URLSearchParams({ name: given.log })}`;
   });
+  main.append(place);
 
   const query = () => `page=logs&${new URLSearchParams({ prefix: search.value, after: route.get("after") ?? "" })}`;
   const remember = () => history.replaceState(null, "", `#/logs?${new URLSearchParams({
