@@ -4,7 +4,6 @@
 """
 
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any
 
 from ...log.consumers.work_state import WorkState
@@ -113,7 +112,7 @@ class _LagRows:
             if meter is None:
                 self._problem = problem
             return {"lag": None, "problem": problem}
-        return {"lag": asdict(lag), "problem": ""}
+        return {"lag": lag.to_json(), "problem": ""}
 
     async def _open_meter(self) -> LagMeter:
         metadata = self._namespace.metadata

@@ -290,3 +290,6 @@ def test_it_listens_beyond_the_machine_only_by_a_name(capsys: pytest.CaptureFixt
 
     assert run(arguments) == 2
     assert "--allow-host" in capsys.readouterr().err
+    arguments += ["--allow-host", "ops", "--insecure", "--allow-changes"]
+    assert run(arguments) == 2
+    assert "--users" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from distributedlog.console.http import (
+    ACTION_BODY_BYTES_MAX,
     BODY_BYTES_MAX,
     CONNECTIONS_MAX,
     REQUEST_S,
@@ -60,11 +61,12 @@ class Door:
 
 
 @asynccontextmanager
-async def _door() -> AsyncIterator[Door]:
+async def _door(body_bytes_max: int = BODY_BYTES_MAX) -> AsyncIterator[Door]:
     door = Door()
     listener = await door.network.host("node").listen(("node", 80))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_http, listener, door.answer, {"x-always": "yes"})
+        headers = {"x-always": "yes"}
+        nursery.start_soon(serve_http, listener, door.answer, headers, body_bytes_max)
         yield door
         nursery.cancel_scope.cancel()
 
@@ -106,6 +108,17 @@ async def test_a_request_comes_apart_and_an_answer_says_what_always_is_said(
     assert request.headers["cookie"] == "a=b"
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"\r\nx-always: yes\r\n" in answer
+
+
+@pytest.mark.parametrize(("excess", "status"), [(0, 200), (1, 413)])
+async def test_a_body_of_a_change_is_bounded(
+    autojump_clock: object, excess: int, status: int
+) -> None:
+    length = ACTION_BODY_BYTES_MAX + excess
+    head = b"POST /actions HTTP/1.1\r\nHost: n\r\nContent-Length: %d\r\n\r\n" % length
+    async with _door(ACTION_BODY_BYTES_MAX) as door:
+        answer = await _asked(door, head + b"x" * length)
+        assert int(answer.split(b" ", 2)[1]) == status
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ that has not moved then costs nothing.
 
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...metadata.model.interface import Metadata
 from ..format.dlsn import DLSN
@@ -36,6 +37,15 @@ class PositionLag:
     lost: int | None = 0
     """Records after the position that were truncated before they were read. None if their number is
     unknown."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary for ``json.dumps``."""
+        return {
+            "records": self.records,
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+            "lost": self.lost,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +216,7 @@ def age_s(since_ms: int, newest_ms: int, now_ms: int) -> float:
 
 
 async def _read_tail(ledgers: SegmentEntryStore, record: SegmentRecord) -> SegmentRecord:
-    """Return the record of an open segment with what is readable now."""
+    """Return the record of an open segment up to its last confirmed entry."""
     reader = await open_segment(ledgers, record)
     try:
         last_entry = reader.lac
