@@ -185,6 +185,7 @@ def test_each_reads_what_he_may(world: World) -> None:
     mine = Guest(link, tokens["etl"])
     assert mine.give()[0] == 200
     assert [one["name"] for one in mine.state(page="logs")["logs"]] == ["orders/eu"]
+    assert mine.state(page="lag")["checked"] == 1
     found = mine.json("/records", **FIRST)
     assert [one["bytes"] for one in found["records"]] == [3, 3]
     assert "NotAllowed" in mine.state(page="cluster")["error"]
@@ -192,6 +193,7 @@ def test_each_reads_what_he_may(world: World) -> None:
     hers = Guest(link, tokens["ann"])
     assert hers.give()[0] == 200
     assert hers.state(page="logs")["logs"] == []
+    assert hers.state(page="lag")["checked"] == 0
     denied = hers.json("/records", 503, **FIRST)
     assert "NotAllowed" in denied["error"] or "LogNotFound" in denied["error"], denied
     theirs = Guest(link, tokens["ops"])

@@ -4,7 +4,13 @@ import { h, morph, table } from "./dom.js";
 import { bytes, count, known, moment, seconds, some, visible } from "./format.js";
 
 const SEARCH_MS = 300;
-const LAG_COLUMNS = [["records", "number"], ["bytes", "number"], ["behind", "number"]];
+const LOG = ["Name of the log.", "log"];
+const LAG_COLUMNS = [["Readable records from the position on.", "records", "number"], ["Bytes of their entries, one copy.", "bytes", "number"], ["Age of the first of these records.", "behind", "number"]];
+const POSITION_COLUMNS = [["Name of the position or subscription.", "position"], LOG, ...LAG_COLUMNS, ["DLSN of the next record for its reader.", "continues at"],
+  ["The process that has subscribed to it.", "subscriber"], ["When it was last moved.", "moved"]];
+const QUEUE_COLUMNS = [["Name of the work queue.", "queue"], LOG, ...LAG_COLUMNS, ["The lowest position that is not done.", "floor"],
+  ["Ranges that workers have claimed, and the process of each worker.", "claims"], ["Ranges that failed too often. An operator retries or drops them.", "dead-lettered"]];
+const WRITER_COLUMNS = [LOG, ["The process that has the lock of the log.", "writer"], ["When it acquired the lock.", "since"]];
 
 export function open(main, route, page) {
   let timer = 0;
@@ -40,21 +46,17 @@ function render(state) {
     state.logs.filter((one) => one.error).map((one) => h("p", {}, "▲ ", link(one.name), `: ${visible(one.error)}`)),
     fine.filter((one) => one.left_out).map((one) => h("p", {}, link(one.name), ": more rows than shown")),
     h("h2", {}, "Positions and subscriptions"),
-    table("Positions and subscriptions", columns("position", "continues at", ["subscriber", ""], ["moved", ""]),
+    table("Positions and subscriptions", POSITION_COLUMNS,
       positions.map((one) => [visible(one.position), link(one.log), ...lag_cells(one), one.dlsn, owner(one.subscriber, "none"), moment(one.moved_ms)]),
       "These logs have no named positions."),
     h("h2", {}, "Work queues"),
-    table("Work queues", columns("queue", "floor", ["claims", "words"], ["dead-lettered", ""]),
+    table("Work queues", QUEUE_COLUMNS,
       queues.map((one) => [visible(one.queue), link(one.log), ...lag_cells(one), one.floor, claims(one), parked(one)]),
       "These logs have no work queues."),
     h("h2", {}, "Writers"),
-    table("Writers", [["", "log"], ["", "writer"], ["", "since"]],
+    table("Writers", WRITER_COLUMNS,
       writers.map((one) => [link(one.name), visible(one.writer.owner), moment(one.writer.since_ms)]), "No writer has a lock on these logs."),
   ];
-}
-
-function columns(what, where, ...rest) {
-  return [[what, ""], ["log", ""], ...LAG_COLUMNS, [where, ""], ...rest].map(([title, kind]) => ["", title, kind]);
 }
 
 function worst_first(rows) {

@@ -157,8 +157,8 @@ export function records(main, name, route) {
         ? h("button", { type: "button", "data-whole": one.dlsn, "aria-label": `Whole payload of ${one.dlsn}` }, "show all") : null;
       return h("tr", { tabindex: "-1" }, h("th", { scope: "row" }, one.dlsn),
         h("td", { class: "payload" }, data === null ? "hidden" : text(data, form.value, rest === null), rest ? " … " : "", rest),
-        with_keys ? h("td", { class: "payload" }, one.key === undefined ? "–" : part(one.key, one.key_bytes)) : null,
-        with_headers ? h("td", { class: "payload" }, headers(one)) : null,
+        with_keys ? h("td", { class: "content" }, one.key === undefined ? "–" : part(one.key, one.key_bytes)) : null,
+        with_headers ? h("td", { class: "content" }, headers(one)) : null,
         h("td", { title: moment(one.time_ms) }, time(one.time_ms).replace(" UTC", "")), h("td", {}, one.txid),
         h("td", { class: "number" }, bytes(one.bytes)), h("td", { class: "number" }, count(one.sequence_id)));
     }));
