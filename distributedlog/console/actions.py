@@ -10,7 +10,7 @@ import binascii
 import logging
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import trio
@@ -26,6 +26,11 @@ from ..cluster.coordination.log_changes import (
     truncate_effect,
     truncate_log,
 )
+from ..cluster.coordination.repair_settings import (
+    RepairSettings,
+    change_repair_settings,
+    read_repair_settings,
+)
 from ..cluster.repair.decommission import cancel_decommission, decommission_status, find_bookie
 from ..cluster.status.bookie_names import bookie_names
 from ..cluster.status.safe_to_stop import decommission
@@ -37,6 +42,7 @@ from ..log.model.log_keys import incarnation_text
 from ..log.namespace import Namespace
 from ..metadata.model.interface import Metadata
 from ..runtime.declarations.events import EventDefinition
+from ..runtime.declarations.options import parse_value
 from ..runtime.interfaces.errors import (
     ConfirmationRequired,
     DistributedLogError,
@@ -114,6 +120,7 @@ class ConsoleActions:
         opened: Callable[[], Namespace | None],
         metadata: Metadata,
         *,
+        wall_ms: Callable[[], int],
         user: str,
         random_text: Callable[[], str],
     ) -> None:
@@ -122,47 +129,15 @@ class ConsoleActions:
         Args:
             opened: Returns the namespace, or None until a quorum has answered.
             metadata: The metadata store, with the rights of the user.
+            wall_ms: The wall clock.
             user: The name in logged events.
             random_text: Returns an unpredictable string.
         """
-        self._opened = opened
-        self._metadata = metadata
         self._user = user
         self._random_text = random_text
         self._actions = {
-            "create": _Action(
-                "Create log",
-                frozenset({"log", "durability", "txids"}),
-                self._create_effect,
-                self._create,
-            ),
-            "append": _Action(
-                "Append record",
-                frozenset({"log", "incarnation", "payload", "key", "txid"}),
-                self._append_effect,
-                self._append,
-            ),
-            "truncate": _Action(
-                "Truncate log",
-                frozenset({"log", "incarnation", "to", "txid", "position"}),
-                self._truncate_effect,
-                self._truncate,
-            ),
-            "delete": _Action(
-                "Delete log", frozenset({"log", "incarnation"}), self._delete_effect, self._delete
-            ),
-            "decommission": _Action(
-                "Decommission bookie",
-                frozenset({"bookie", "force"}),
-                self._decommission_effect,
-                self._decommission,
-            ),
-            "cancel-decommission": _Action(
-                "Cancel decommission",
-                frozenset({"bookie"}),
-                self._cancel_effect,
-                self._cancel_decommission,
-            ),
+            **_LogActions(opened).table(),
+            **_ClusterActions(metadata, wall_ms).table(),
         }
 
     def labels(self) -> dict[str, str]:
@@ -246,13 +221,44 @@ class ConsoleActions:
                 raise InvalidRequest(f"{field} is not UTF-8")  # a surrogate, which JSON permits
         return action
 
+
+class _LogActions:
+    """Changes of logs."""
+
+    def __init__(self, opened: Callable[[], Namespace | None]) -> None:
+        self._opened = opened
+
+    def table(self) -> dict[str, _Action]:
+        """Return the actions by name."""
+        return {
+            "create": _Action(
+                "Create log",
+                frozenset({"log", "durability", "txids"}),
+                self._create_effect,
+                self._create,
+            ),
+            "append": _Action(
+                "Append record",
+                frozenset({"log", "incarnation", "payload", "key", "txid"}),
+                self._append_effect,
+                self._append,
+            ),
+            "truncate": _Action(
+                "Truncate log",
+                frozenset({"log", "incarnation", "to", "txid", "position"}),
+                self._truncate_effect,
+                self._truncate,
+            ),
+            "delete": _Action(
+                "Delete log", frozenset({"log", "incarnation"}), self._delete_effect, self._delete
+            ),
+        }
+
     def _namespace(self) -> Namespace:
         namespace = self._opened()
         if namespace is None:
             raise QuorumUnreachable("no metadata quorum has answered yet; the console retries")
         return namespace
-
-    # --- logs -------------------------------------------------------------------------------------
 
     async def _create_effect(self, fields: Fields) -> Effect:
         name = _required(fields, "log")
@@ -340,7 +346,36 @@ class ConsoleActions:
         name, incarnation = _required(fields, "log"), _required(fields, "incarnation")
         return self._namespace().open_log(name, incarnation=incarnation)
 
-    # --- bookies ----------------------------------------------------------------------------------
+
+class _ClusterActions:
+    """Changes of bookies and of repair."""
+
+    def __init__(self, metadata: Metadata, wall_ms: Callable[[], int]) -> None:
+        self._metadata = metadata
+        self._wall_ms = wall_ms
+
+    def table(self) -> dict[str, _Action]:
+        """Return the actions by name."""
+        return {
+            "decommission": _Action(
+                "Decommission bookie",
+                frozenset({"bookie", "force"}),
+                self._decommission_effect,
+                self._decommission,
+            ),
+            "cancel-decommission": _Action(
+                "Cancel decommission",
+                frozenset({"bookie"}),
+                self._cancel_effect,
+                self._cancel_decommission,
+            ),
+            "pause-repair": _Action(
+                "Pause repair", frozenset({"duration"}), self._pause_effect, self._pause
+            ),
+            "resume-repair": _Action(
+                "Resume repair", frozenset(), self._resume_effect, self._resume
+            ),
+        }
 
     async def _decommission_effect(self, fields: Fields) -> Effect:
         bookie, label = await self._bookie(fields)
@@ -377,6 +412,36 @@ class ConsoleActions:
         bookie = await find_bookie(self._metadata, _required(fields, "bookie"))
         return bookie, (await bookie_names(self._metadata)).name(bookie)
 
+    async def _pause_effect(self, fields: Fields) -> Effect:
+        end = RepairSettings().with_pause(self._wall_ms(), _duration_s(fields)).pause_end
+        return Effect(
+            (
+                f"pause the repair of lost bookies until {end}",
+                "No data is copied off bookies that are down or being decommissioned until then",
+                "Ledgers with few copies stay so; bookies of older versions ignore the pause",
+            ),
+            {},
+        )
+
+    async def _pause(self, fields: Fields) -> str:
+        now_ms, pause_s = self._wall_ms(), _duration_s(fields)
+        settings = await change_repair_settings(
+            self._metadata, lambda stored: stored.with_pause(now_ms, pause_s)
+        )
+        return f"repair of lost bookies is paused until {settings.pause_end}"
+
+    async def _resume_effect(self, fields: Fields) -> Effect:
+        settings = await read_repair_settings(self._metadata)
+        if not settings.is_paused(self._wall_ms()):
+            raise InvalidRequest("repair is not paused")
+        return Effect((f"end the pause of repair, which lasts until {settings.pause_end}",), {})
+
+    async def _resume(self, fields: Fields) -> str:
+        await change_repair_settings(
+            self._metadata, lambda stored: replace(stored, paused_until_ms=0)
+        )
+        return "repair is not paused"
+
 
 def status_of(error: DistributedLogError) -> int:
     """Return the HTTP status of an error."""
@@ -403,6 +468,15 @@ def _payload(fields: Fields) -> bytes:
         return b64decode(fields.get("payload", ""), validate=True)
     except (binascii.Error, ValueError):
         raise InvalidRequest("payload is not base64") from None
+
+
+def _duration_s(fields: Fields) -> float:
+    """Return a duration such as 2h in seconds."""
+    text = _required(fields, "duration")
+    value = parse_value(text)
+    if type(value) not in (int, float):
+        raise InvalidRequest(f"{text[:40]!r} is not a duration such as 2h")
+    return float(value)
 
 
 def _number(name: str, text: str) -> int:

@@ -12,6 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.cluster.coordination.repair_settings import read_repair_settings
 from distributedlog.console.access_guard import (
     CHANGE_TOKEN_HEADER,
     CHANGE_TOKENS_MAX,
@@ -101,7 +102,11 @@ class Shown:
         self._drawn = count()
         metadata: Any = world.metadata
         actions = ConsoleActions(
-            lambda: namespace, metadata, user="ann", random_text=self.random_text
+            lambda: namespace,
+            metadata,
+            wall_ms=namespace.wall_ms,
+            user="ann",
+            random_text=self.random_text,
         )
         nodes: Any = None
         self.console = Console(
@@ -457,6 +462,24 @@ async def test_a_decommission_that_stops_writes_requires_a_second_confirmation(
         assert "UnknownBookie" in (await page.effect("decommission", bookie=MARKUP))["error"]
 
 
+async def test_repair_is_paused_for_a_time_and_resumed(autojump_clock: MockClock) -> None:
+    async with shown() as it:
+        page, metadata = await it.page(), it.world.metadata
+        assert "error" in await page.effect("resume-repair")
+        effect = await page.effect("pause-repair", duration="2h")
+        status, answer = await page.confirm("pause-repair", duration="2h")
+        settings = await read_repair_settings(metadata)
+
+        assert status == 200
+        assert settings.is_paused(it.namespace.wall_ms() + 7_000_000)
+        assert settings.pause_end in effect["sentences"][0]
+        assert settings.pause_end in answer["done"]
+        for duration in ("", "soon", "-1", "0", "31d", "true", "inf", "nan"):
+            assert (await page.post("pause-repair", {"duration": duration}))[0] == 400, duration
+        assert (await page.confirm("resume-repair"))[0] == 200
+        assert not (await read_repair_settings(metadata)).is_paused(it.namespace.wall_ms())
+
+
 # --- the log of changes ---------------------------------------------------------------------------
 
 
@@ -484,7 +507,9 @@ async def test_each_change_is_logged_with_its_user_also_if_it_fails(
 async def test_actions_without_a_quorum_report_it(autojump_clock: MockClock) -> None:
     async with shown() as it:
         metadata: Any = it.world.metadata
-        actions = ConsoleActions(lambda: None, metadata, user="", random_text=it.random_text)
+        actions = ConsoleActions(
+            lambda: None, metadata, wall_ms=lambda: 0, user="", random_text=it.random_text
+        )
 
         with pytest.raises(InvalidRequest):
             await actions.run("create", {}, "")

@@ -141,11 +141,12 @@ def test_a_user_makes_only_changes_that_the_rights_permit(world: World) -> None:
     assert _change(etl, "create", log="orders/us") == (200, "created orders/us")
     incarnation = etl.json("/effect", action="delete", log="orders/us")["bound"]["incarnation"]
     bound = {"log": "orders/us", "incarnation": incarnation}
+    assert _change(etl, "append", **bound, payload="eA==")[0] == 200
     for guest in (ann, ops):
         for action, fields in (
             ("create", {"log": "orders/asia"}),
             ("append", {**bound, "payload": ""}),
-            ("truncate", {**bound, "to": "1.0.0"}),
+            ("truncate", {**bound, "to": "2.0.0"}),
             ("delete", bound),
         ):
             status, error = _change(guest, action, **fields)
@@ -154,6 +155,9 @@ def test_a_user_makes_only_changes_that_the_rights_permit(world: World) -> None:
     bookie = {"bookie": "bookie1", "force": True}
     for guest in (ann, etl):
         assert _change(guest, "decommission", **bookie)[0] == 403
+        assert _change(guest, "pause-repair", duration="1h")[0] == 403
+    assert _change(ops, "pause-repair", duration="1h")[0] == 200
+    assert _change(ops, "resume-repair")[0] == 200
     assert _change(ops, "decommission", **bookie) == (200, "bookie bookie1 is draining")
     assert _change(ops, "cancel-decommission", bookie="bookie1")[0] == 200
     assert _change(etl, "delete", **bound) == (200, "deleted orders/us")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...console.actions import ConsoleActions
     from ...log.namespace import Namespace
     from ...metadata.model.interface import Metadata
-    from ...runtime.interfaces.host import Listener
+    from ...runtime.interfaces.host import Host, Listener
 
 LISTEN = "127.0.0.1:8490"
 METADATA_TIMEOUT_S = 5.0
@@ -72,7 +72,7 @@ REOPEN_S = 2.0
     "--allow-changes",
     is_flag=True,
     help="Permit changes, with the rights of the user: create, append to, truncate and delete logs,"
-    " decommission bookies. For other machines, it requires --users.",
+    " decommission bookies, pause repair. For other machines, it requires --users.",
 )
 @click.option("--open", "open_", is_flag=True, help="Open the console in a browser.")
 @common
@@ -303,7 +303,7 @@ async def _serve_user_console(
                 lambda: logs,
                 guard,
                 payloads=payloads,
-                actions=_actions(lambda: logs, metadata, user=read_token(token).user)
+                actions=_actions(lambda: logs, metadata, host, user=read_token(token).user)
                 if allow_changes
                 else None,
             )
@@ -318,13 +318,17 @@ async def _serve_user_console(
 
 
 def _actions(
-    opened: "Callable[[], Namespace | None]", metadata: "Metadata", *, user: str
+    opened: "Callable[[], Namespace | None]", metadata: "Metadata", host: "Host", *, user: str
 ) -> "ConsoleActions":
     """Return the changes that a user can make."""
     from ...console.actions import ConsoleActions
 
     return ConsoleActions(
-        opened, metadata, user=user, random_text=lambda: secrets.token_urlsafe(12)
+        opened,
+        metadata,
+        wall_ms=host.wall_ms,
+        user=user,
+        random_text=lambda: secrets.token_urlsafe(12),
     )
 
 
@@ -377,7 +381,7 @@ async def _serve_own_console(
             opened,
             guard,
             payloads=payloads,
-            actions=_actions(opened, metadata, user="") if allow_changes else None,
+            actions=_actions(opened, metadata, host, user="") if allow_changes else None,
         )
         async with trio.open_nursery() as nursery:
             keep = WorkFailures().keep_running

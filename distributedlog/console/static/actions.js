@@ -13,6 +13,8 @@ const FORMS = {
   truncate: () => [choice("by", "Delete the records before this", TARGETS), field("at", "Value", { required: true })],
   delete: () => [],
   decommission: () => [field("bookie", "Bookie, a name or an ID", { required: true })],
+  "pause-repair": () => [field("duration", "Duration, such as 30m or 2h", { required: true })],
+  "resume-repair": () => [],
   "cancel-decommission": () => [field("bookie", "Bookie, a name or an ID", { required: true })],
 };
 

@@ -6,7 +6,7 @@ import { bytes, count, some, visible } from "./format.js";
 
 export function open(main) {
   const place = main.appendChild(h("div"));
-  buttons(main, ["decommission", "cancel-decommission"]);
+  buttons(main, ["decommission", "cancel-decommission", "pause-repair", "resume-repair"]);
   return { query: "page=work", title: "Work", update: (state) => morph(place, render(state)) };
 }
 
