@@ -18,6 +18,8 @@ const FORMS = {
   "cancel-decommission": () => [field("bookie", "Bookie, a name or an ID", { required: true })],
 };
 
+const SUBMITTED = 409;  // status of a change whose answer was lost, and that is submitted again
+
 let token = "";  // for the next change of this page
 
 // Appends buttons for those of the actions that are permitted. `target` has the fields that the page gives.
@@ -104,16 +106,23 @@ function open(name, label, target, after) {
       method: "POST", headers: { "content-type": "application/json", "x-dlog-change": token }, body: JSON.stringify(given) });
     const found = await answer.json();
     if (found.token) token = found.token;
-    else await load();  // the page was too old: the next attempt has a new token
+    else {
+      await load();  // the page was too old: the next attempt has a new token
+      if (answer.status === SUBMITTED) return end(found.error);
+    }
     if (found.confirm) {
       given = { ...given, force: true };
       return confirm([found.confirm, "The console does it anyway if you confirm"], typed, `${button} anyway`);
     }
     if (found.error) return tell(found.error);
-    form.replaceChildren(h("p", { role: "status" }, visible(found.done)), h("p", {}, close_button(dialog)));
+    end(found.done);
+    after(name, given);
+  }
+
+  function end(words) {
+    form.replaceChildren(h("p", { role: "status" }, visible(words)), h("p", {}, close_button(dialog)));
     form.querySelector("button").focus();
     submit = async () => dialog.close();
-    after(name, given);
   }
 
   document.body.append(dialog);
