@@ -310,7 +310,7 @@ class _LogActions:
         passed = await positions_before(handle, dlsn)
         sentences = [
             truncate_effect(name, target),
-            f"{records:,} records before {dlsn} are deleted",
+            f"{_deleted(records)} before {dlsn}",
         ]
         if passed:
             more = f" and {len(passed) - PASSED_SHOWN} more" if len(passed) > PASSED_SHOWN else ""
@@ -326,7 +326,7 @@ class _LogActions:
         name = _required(fields, "log")
         bound = await self._incarnation(name)
         snapshot = await self._namespace().open_log(name).snapshot(limit=1)
-        sentences = [delete_effect(name), f"{snapshot.records:,} records are deleted"]
+        sentences = [delete_effect(name), _deleted(snapshot.records)]
         if snapshot.owner:
             sentences.append(f"Writer {snapshot.owner} has the log: the deletion is refused")
         return Effect((*sentences, NO_WAY_BACK), bound, typed=name)
@@ -453,6 +453,10 @@ def _required(fields: Fields, name: str) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidRequest(f"{name} is missing")
     return value
+
+
+def _deleted(records: int) -> str:
+    return f"{records:,} record{' is' if records == 1 else 's are'} deleted"
 
 
 def _durability(fields: Fields) -> Any:

@@ -369,7 +369,7 @@ async def test_a_truncation_names_the_records_and_positions_that_it_passes(
         text = " | ".join(effect["sentences"])
 
         assert effect["bound"]["to"] == "1.4.0"
-        assert "4 records before 1.4.0 are deleted" in text
+        assert "4 records are deleted before 1.4.0" in text
         assert "audit" in text
         assert "no way back" in text
         bound = {"log": "orders", **effect["bound"]}

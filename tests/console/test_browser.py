@@ -187,7 +187,7 @@ def test_a_log_is_created_written_and_deleted_by_keyboard(chromium: Any, world: 
         assert page.locator("main img").count() == 0
 
         page.click("[data-action=delete]")
-        page.wait_for_selector(".effect:has-text('1 records are deleted')")
+        page.wait_for_selector(".effect:has-text('1 record is deleted')")
         page.wait_for_selector("dialog [name=typed]:focus")
         page.keyboard.type("new")
         page.keyboard.press("Enter")

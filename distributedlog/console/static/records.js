@@ -80,6 +80,8 @@ export function records(main, name, route) {
       if (found.error) return tell(found.error);
       if (!found.records.length && rows.length && from === "dlsn") return tell("no later record");
       show(found.records);
+      const box = body.closest(".records");
+      box.scrollTop = from === "last" ? box.scrollHeight : 0;
       tell(rows.length ? `${some(rows.length, "record")}${found.ended ? ", to the end" : ""}${numbers()}${found.whole ? "" : "; the rest did not arrive in time"}`
         : from === "last" || from === "first" ? "the log has no record" : "no record from there on");
     } catch (error) {
