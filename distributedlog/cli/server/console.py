@@ -105,9 +105,9 @@ def command(
         settings, listen, hosts, users=users, insecure=insecure, allow_changes=allow_changes
     )
     if allow_changes:
-        from ...cluster.process.json_logs import log_to_stderr
+        from ...cluster.process.stderr_logs import log_to_stderr
 
-        log_to_stderr("console", logging.INFO)
+        log_to_stderr("console", logging.INFO, as_json=settings.json)
 
     async def serve(status: "trio.TaskStatus[dict[str, Any]]") -> None:
         async with console(
