@@ -29,6 +29,8 @@ Health and status:
     process/http_server.py              Serve pages over HTTP.
     node/node_pages.py                  The pages: /health, /ready, /metrics and /state.
     status/cluster_overview.py          The state of the cluster from its metadata.
+    status/cluster_versions.py          The versions of the nodes, and the conditions that follow (pure).
+    status/upgrade.py                   Check whether an upgrade can be finalized, and finalize it.
     status/log_overview.py              The state and effective options of one log.
     status/proxy_overview.py            The status of proxies, and commands to them.
     status/placement_status.py          The placement policy, and the ledgers that violate it.

@@ -41,6 +41,7 @@ The Raft core, from the bottom up:
 
 The replicated state:
 
+    model/cluster_version.py        The version for which the cluster is finalized.
     model/commands.py               The commands in the log, with the identity of their request (pure).
     model/command_results.py        The results of commands, and their bytes (pure).
     state/kv_state.py               Keys with revisions, as in etcd v3 (pure).
@@ -84,6 +85,7 @@ The node, which drives the core and the state:
     auth/namespace_quotas.py        Limit the keys, bytes and ledgers of each namespace (pure).
     replica/leases.py               Keep-alives of leases, and their ends, on the leader.
     node/member_status.py           The status of this node and of the other members.
+    node/version_guard.py           Write the version of a new cluster, and end a node that is too old.
     declarations/metrics.py         Metrics by their public names.
     declarations/events.py          Log events by their public names.
 

@@ -207,6 +207,8 @@ PURE = {
     "distributedlog/runtime/declarations/health_conditions.py",
     "distributedlog/runtime/protocol/handshake.py",
     "distributedlog/runtime/declarations/meters.py",
+    "distributedlog/runtime/declarations/versions.py",
+    "cluster/status/cluster_versions.py",
     "distributedlog/runtime/protocol/operations.py",
     "distributedlog/runtime/declarations/options.py",
     "distributedlog/runtime/primitives/background_rate.py",

@@ -23,6 +23,7 @@ from ...log.model.segment_record import SegmentRecord
 from ...log.model.stored_settings import BIND_PREFIX, CONF_PREFIX
 from ...metadata.auth.key_space import NO_SCOPE, AuditRule, KeyClass, KeyScope, KeySpace
 from ...metadata.model.acl_records import ACL_PREFIX, AUDIT_PREFIX, MODE_KEY, REVOKED_PREFIX
+from ...metadata.model.cluster_version import CLUSTER_VERSION_KEY, ClusterVersion
 from ...metadata.model.rights import (
     ADMIN,
     ALL_LOG_RIGHTS,
@@ -240,6 +241,14 @@ def _rights_for_next_id(key: bytes, before: bytes | None, after: bytes | None) -
     )
 
 
+def _rights_for_version(key: bytes, before: bytes | None, after: bytes | None) -> int:
+    """Allow only that the version of the cluster increases. No right allows a deletion."""
+    if after is None:
+        return 0
+    old = ClusterVersion() if before is None else ClusterVersion.decode(before)
+    return ADMIN if ClusterVersion.decode(after).finalized > old.finalized else 0
+
+
 def _ledger_of_segment(value: bytes) -> bytes:
     return keys.ledger_key(SegmentRecord.decode(value).ledger_id)
 
@@ -316,6 +325,19 @@ def _describe_loss(
     if "closed_by" in after.custom and not before.closed:
         return "accept-loss", f"{subject} end {after.last_entry}"
     return None
+
+
+def _describe_version_change(
+    key: bytes, puts: Mapping[bytes, bytes | None], stored_value: bytes | None
+) -> tuple[str, str] | None:
+    """Describe the end of an upgrade. The number of restores is no action of an administrator."""
+    value = puts[key]
+    if key != CLUSTER_VERSION_KEY or value is None:
+        return None
+    try:
+        return "finalize", f"version {ClusterVersion.decode(value).finalized}"
+    except (CorruptData, UnsupportedFormat):
+        return "replace-record", keys.printable_key(key)
 
 
 def _describe_log_change(
@@ -512,6 +534,7 @@ KEY_CLASSES = KeySpace(
         REPAIR_SETTINGS: KeyClass(AUTHENTICATED, OPERATOR),
         CLOCK_KEY: KeyClass(AUTHENTICATED, REPAIR_LEADER),
         RESTORES: KeyClass(AUTHENTICATED, OPERATOR),
+        CLUSTER_VERSION_KEY: KeyClass(AUTHENTICATED, _rights_for_version),
         HOLD: KeyClass(AUTHENTICATED, OPERATOR),
         ELECTION_KEY: KeyClass(AUTHENTICATED, BOOKIE, lease_protected=True, allows_lease=True),
         MODE_KEY: KeyClass(EVERYBODY, 0),
@@ -534,6 +557,7 @@ KEY_CLASSES = KeySpace(
         keys.COOKIE_PREFIX: _describe_as("", "forget-bookie"),
         b"conf/": _describe_as("set", "unset"),
         b"gc/": _describe_as("hold-deletions", "resume-deletions"),
+        b"cluster/": _describe_version_change,
     },
 )
 assert ACL_PREFIX in KEY_CLASSES.by_first_part, "the keys of grants are in the table, too"

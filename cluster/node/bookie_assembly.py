@@ -24,8 +24,10 @@ from ...ledger.model import ledger_keys as keys
 from ...ledger.model.bookie_registration import BookieRegistration
 from ...ledger.model.ledger_ids import next_ledger
 from ...metadata.client.metadata_client import MetadataClient
+from ...metadata.model.cluster_version import read_cluster_version
 from ...metadata.model.interface import Metadata
 from ...metadata.model.transaction import Compare
+from ...runtime.declarations.versions import VERSION
 from ...runtime.disk.node_identity import NodeIdentity
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError
 from ...runtime.interfaces.host import Address, Host, Listener
@@ -101,6 +103,7 @@ async def serve_bookie_node(
         QuorumUnreachable: No metadata quorum answered.
         CorruptData: Stored data is damaged and cannot be recovered.
         InvalidRequest: An option or an address is invalid.
+        UnsupportedFormat: The cluster is finalized for a newer version.
         DiskFailed: A write or sync failed.
     """
     disks = [host.disks["journal"], host.disks["index"]]
@@ -171,6 +174,7 @@ async def _serve_bookie(
     )
     async with run_services(metadata.run) as keep:
         await metadata.get(PROBE_KEY)  # needs a leader; the reply carries the cluster ID
+        (await read_cluster_version(metadata)).check_node()
         cluster_id = metadata.cluster_id
         identity, cookie_revision = await claim_identity(
             host.disks,
@@ -463,6 +467,7 @@ def registration_of(
         copies_assigned_ledgers=config.repair,
         principal=principal_of(host),
         limbo_below=store.limbo.limbo_bound,
+        version=VERSION,
     )
 
 

@@ -18,6 +18,7 @@ from ...ledger.placement.bookie_pool import make_pool
 from ...log.declarations.options import LogOptions
 from ...log.namespace import Namespace
 from ...metadata.client.metadata_client import MetadataClient
+from ...metadata.model.cluster_version import read_cluster_version
 from ...proxy.declarations.options import ProxyOptions
 from ...proxy.membership.proxy_members import ProxyMembers
 from ...proxy.membership.proxy_registration import LEASE_S, READ, WRITE, ProxyRegistration
@@ -32,6 +33,7 @@ from ...proxy.write.write_proxy_peers import WriteProxyPeers
 from ...runtime.declarations.condition_texts import report_of
 from ...runtime.declarations.health_conditions import NodeConditions, limit_conditions
 from ...runtime.declarations.options import option_names, unknown_option_error, with_overrides
+from ...runtime.declarations.versions import VERSION
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.host import Address, Host, Listener
 from ...runtime.interfaces.principals import BY_CERTIFICATE
@@ -83,6 +85,7 @@ async def serve_proxy_node(
         AddressInUse: Another program listens on one of the addresses.
         QuorumUnreachable: No metadata quorum answered.
         InvalidRequest: An option or an address is invalid.
+        UnsupportedFormat: The cluster is finalized for a newer version.
     """
     options = split_options(config)
     check_advertise(config.listen, config.advertise)
@@ -163,6 +166,7 @@ async def _serve(
     )
     async with run_services(metadata.run) as keep:
         await metadata.get(PROBE_KEY)  # waits for a leader; its answer has the cluster ID
+        (await read_cluster_version(metadata)).check_node()
         pool = make_pool(endpoint, metadata)
         await keep(pool.run)
         ledgers = LedgerClient(host, endpoint, metadata, pool, ledger_options)
@@ -292,6 +296,7 @@ def _registration_lease(parts: ProxyParts, addresses: Mapping[str, Address]) -> 
             accepting(),
             config.name,
             config.rack,
+            VERSION,
         )
 
     return RegistrationLease(

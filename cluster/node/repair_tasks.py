@@ -152,7 +152,7 @@ def _targets(pool: BookiePool, host: Host) -> RepairTargets:
 
     def pulls(bookie: str) -> bool:
         registration = pool.registration(bookie)
-        return registration is not None and registration.copies_assigned_ledgers
+        return registration is not None and bool(registration.copies_assigned_ledgers)
 
     return RepairTargets(
         pool.candidates,

@@ -19,6 +19,7 @@ from ...ledger.placement.ensemble_placement import (
     failures_tolerated,
 )
 from ...metadata.client.metadata_client import MetadataClient
+from ...metadata.model.cluster_version import read_cluster_version
 from ...metadata.model.interface import MemberRole, MemberStatus, Metadata, Scan
 from ...metadata.model.transaction import KeyValue
 from ...proxy.membership.proxy_registration import PREFIX as PROXY_PREFIX
@@ -32,6 +33,7 @@ from ...runtime.declarations.health_conditions import (
     worst_first,
     worst_of,
 )
+from ...runtime.declarations.versions import Version, shown_version
 from ...runtime.interfaces.errors import (
     CorruptData,
     DistributedLogError,
@@ -48,6 +50,12 @@ from ..coordination.repair_settings import usable_repair_settings
 from ..declarations.config import format_address
 from ..repair.decommission import decommission_status, is_majority_away
 from .bookie_names import name_order
+from .cluster_versions import (
+    member_version,
+    node_versions,
+    nodes_by_version,
+    version_conditions,
+)
 from .damaged_records import damaged_records
 from .placement_status import PlacementStatus, placement_conditions, placement_status
 
@@ -137,6 +145,7 @@ async def _read_bookies(metadata: Metadata, listener: str) -> list[_BookieRow]:
             "conditions": [] if registration is None else as_json(registration.conditions),
             "rot": None if registration is None else _corruption(registration),
             "repairs": None if registration is None else registration.copies_assigned_ledgers,
+            "version": None if registration is None else shown_version(registration.version),
             "to_leave": is_leaving,
             "drain": None,
         }
@@ -324,6 +333,7 @@ async def status(
         "logs": None,
         "under_replicated": [],
         "damaged_records": [],
+        "versions": None,
     }
     conditions = conditions_of_members(members)
     error: DistributedLogError | None = None
@@ -339,7 +349,8 @@ async def status(
             result["under_replicated"] = await _under_replicated(metadata)
             result["damaged_records"], logs = await (cache or StatusCache()).read(metadata)
             cluster_conditions = await _cluster_conditions(metadata, bookie_rows, result, now_ms)
-            proxies = [] if host is None else await _proxies(metadata)
+            proxies = await _proxies(metadata)
+            cluster_conditions += await _versions(metadata, members, result, proxies)
             result["logs"] = logs
         except (NotAllowed, NotAuthenticated):
             raise  # a missing right is not a problem of the cluster
@@ -390,8 +401,27 @@ def unknown(error: str) -> dict[str, Any]:
     return {
         **_health_rows([condition(Code.NO_METADATA_ANSWER, error=error)], {}),
         "logs": None,
+        "versions": None,
         **{key: list[Any]() for key in empty},
     }
+
+
+async def _versions(
+    metadata: Metadata,
+    members: Sequence[MemberStatus],
+    result: dict[str, Any],
+    proxies: Sequence[ProxyRegistration],
+) -> list[HealthCondition]:
+    """Set ``versions`` in ``result``, and return the conditions that follow from the versions of nodes."""
+    finalized: Version | None = None
+    with suppress(CorruptData, UnsupportedFormat):  # an unreadable version is a damaged record
+        finalized = (await read_cluster_version(metadata)).finalized
+    nodes = node_versions(members, result["bookies"], proxies)
+    result["versions"] = {
+        "finalized": None if finalized is None else str(finalized),
+        "nodes": nodes_by_version(nodes),
+    }
+    return version_conditions(finalized, nodes)
 
 
 def _health_rows(
@@ -459,7 +489,8 @@ def conditions_of_bookies(
     writable = sum(not candidate.is_unavailable for candidate in candidates)
     conditions = _conditions_of_placement(candidates, placement)
     running = [row for row, _ in bookie_rows if row["running"]]
-    is_repair_running = any(row["repairs"] for row in running)
+    # An older version does not state whether it repairs.
+    is_repair_running = any(row["repairs"] is not False for row in running)
     if running and not is_repair_running:
         conditions.append(condition(Code.NO_REPAIR))
     away_count = len(bookie_rows) - len(running)
@@ -651,6 +682,7 @@ def _address(registration: BookieRegistration, listener: str) -> str | None:
 
 
 def _member_row(member: MemberStatus) -> dict[str, Any]:
+    version = member_version(member)
     return {
         "name": member.name,
         "address": member.address,
@@ -658,6 +690,7 @@ def _member_row(member: MemberStatus) -> dict[str, Any]:
         "term": member.term,
         "applied": member.applied,
         "alive": member.alive,
+        "version": None if version is None else shown_version(version),
         "conditions": as_json(member.conditions),
     }
 

@@ -33,6 +33,7 @@ from ...log.model.stored_settings import BIND_PREFIX, CONF_PREFIX, StoredSetting
 from ...log.segments.app_versions import AppVersion
 from ...log.segments.staged_ledgers import StagedLedger
 from ...log.services.named_positions import PositionRecord
+from ...metadata.model.cluster_version import CLUSTER_VERSION_KEY, ClusterVersion
 from ...metadata.model.interface import Metadata, Scan
 from ...proxy.membership.proxy_registration import PREFIX as PROXIES
 from ...proxy.membership.proxy_registration import ProxyRegistration
@@ -122,6 +123,7 @@ FEW_RECORDS: Mapping[bytes, Decode] = {
     RESTORES: lambda _, value: decode_restores(value),
     HOLD: lambda _, value: decode_hold(value),
     PROXIES: ProxyRegistration.decode,
+    CLUSTER_VERSION_KEY: lambda _, value: ClusterVersion.decode(value),
 }
 """Kinds with few records, which are read at each status."""
 

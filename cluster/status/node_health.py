@@ -39,6 +39,8 @@ class NodeHealth:
     """From the start of the connection to the answer, in milliseconds."""
     conditions: tuple[HealthCondition, ...] = ()
     """The conditions that the node reports. A restart would not remove them."""
+    version: str = ""
+    """The version of its software. "": unknown, or 0.1 or older."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON values for the page `/health`."""
@@ -46,6 +48,7 @@ class NodeHealth:
             "healthy": self.healthy,
             "state": self.state,
             "answer_ms": round(self.answer_ms, 3),
+            "version": self.version,
             "conditions": as_json(self.conditions),
             "reasons": texts_of(self.conditions),
         }
@@ -59,11 +62,11 @@ async def query_health(host: Host, address: Address, *, timeout_s: float = QUERY
     """
     started_at = trio.current_time()
     try:
-        state, conditions = await query_node(host, address, _query_state, timeout_s)
+        state, conditions, version = await query_node(host, address, _query_state, timeout_s)
     except DistributedLogError as error:
         return NodeHealth(False, f"{type(error).__name__}: {error}")
     answer_ms = (trio.current_time() - started_at) * 1e3
-    return NodeHealth(state != MemberRole.DAMAGED, state, answer_ms, conditions)
+    return NodeHealth(state != MemberRole.DAMAGED, state, answer_ms, conditions, version)
 
 
 async def query_info(
@@ -95,8 +98,8 @@ def address_to_dial(listening: Address) -> Address:
 
 async def _query_state(
     link: ClientLink, timeout_s: float
-) -> tuple[str, tuple[HealthCondition, ...]]:
-    """Return the state and the conditions of a node.
+) -> tuple[str, tuple[HealthCondition, ...], str]:
+    """Return the state, the conditions and the version of a node.
 
     Raises:
         DistributedLogError: The node did not answer, or its answer is invalid.
@@ -108,15 +111,18 @@ async def _query_state(
             raise ProtocolError(f"META_STATUS: {len(rows)} rows of one node")
         status = rows[0].status
         if status.role != MemberRole.DAMAGED:
-            return status.role, status.conditions
+            return status.role, status.conditions, status.version
         damaged = condition(Code.METADATA_NODE_DAMAGED, error=status.role_detail, replaceable=0)
-        return status.role, (damaged.about(node=status.name), *status.conditions)
+        conditions = (damaged.about(node=status.name), *status.conditions)
+        return status.role, conditions, status.version
     value = await query_info_over(link, timeout_s)
     try:
         conditions = either_form(value.get("conditions"), value.get("reasons"))
     except SchemaError as error:
         raise ProtocolError(f"INFO: {error}") from None
-    return "read-only" if value.get("read_only") else "up", conditions
+    version = value.get("version")
+    state = "read-only" if value.get("read_only") else "up"
+    return state, conditions, version if isinstance(version, str) else ""
 
 
 async def query_info_over(link: ClientLink, timeout_s: float) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ...proxy.protocol.proxy_messages import (
     decode_owned,
     decode_would_refuse,
 )
+from ...runtime.declarations.versions import shown_version
 from ...runtime.interfaces.errors import (
     ConnectionLost,
     DistributedLogError,
@@ -62,6 +63,7 @@ async def proxy_rows(metadata: MetadataClient) -> list[dict[str, Any]]:
             "state": "up" if registration.accepting else "draining",
             "address": None if address is None else format_address(address),
             "rack": registration.rack or None,
+            "version": shown_version(registration.version),
         }
         if address is not None:
             try:

@@ -81,6 +81,7 @@ from .framework.standard_streams import open_standard_streams
                 ".storage.ledger",
                 "List, show, read and recover ledgers; drop lost entries.",
             ),
+            "cluster": (".cluster.upgrade", "Show the versions of all nodes, and finalize an upgrade."),
             "metadata": (
                 ".cluster.metadata",
                 "Show the metadata quorum; add, remove and replace its nodes; make backups.",
@@ -208,13 +209,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _version(context: click.Context, _: click.Parameter, is_requested: bool) -> None:
     if not is_requested:
         return
-    from importlib import metadata
+    from ..runtime.declarations.versions import VERSION
 
-    try:
-        version_text = metadata.version("distributedlog-py")
-    except metadata.PackageNotFoundError:
-        version_text = "from a source checkout that is not installed"
-    click.echo(f"dlog {version_text}")
+    click.echo(f"dlog {VERSION}")
     context.exit()
 
 

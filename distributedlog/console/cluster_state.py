@@ -20,6 +20,7 @@ from ..metadata.model.interface import Scan
 from ..proxy.membership.proxy_registration import PREFIX, WRITE, ProxyRegistration
 from ..runtime.declarations.condition_texts import text_of
 from ..runtime.declarations.health_conditions import from_map
+from ..runtime.declarations.versions import shown_version
 from ..runtime.interfaces.errors import (
     CorruptData,
     DistributedLogError,
@@ -122,6 +123,7 @@ class ClusterState:
             "metadata": [self._member_row(row, infos, applied, now) for row in members],
             "bookies": rows,
             "bookies_left_out": len(bookies) - len(rows),
+            "versions": cluster_status["versions"],
             "logs": cluster_status["logs"],
             "known": cluster_status["logs"] is not None,
             "under_replicated": len(cluster_status["under_replicated"]),
@@ -207,6 +209,7 @@ class ClusterState:
             "accepting": registration.accepting,
             "answers": bool(info),
             "address": cut(address, 100),
+            "version": shown_version(cut(registration.version, 64)),
             "rack": cut(registration.rack, 64),
             "connections": number(info, "connections"),
             "logs": number(info, "logs" if registration.kind == WRITE else "feeds"),
@@ -236,6 +239,7 @@ class ClusterState:
             "label": cut(bookie["label"], 64),
             "state": bookie["state"],
             "address": cut(bookie["address"] or "", 100),
+            "version": cut(bookie["version"] or "", 64),
             "rack": cut(bookie["rack"] or "", 64),
             "answers": bool(info),
             "silent_s": self._silent_s(bookie["address"], now),
@@ -286,6 +290,7 @@ class ClusterState:
             "address": cut(member["address"], 100),
             "role": cut(member["role"], 100),
             "alive": member["alive"],
+            "version": cut(member["version"] or "", 64),
             "term": member["term"] if member["alive"] else None,
             "applied": member["applied"] if member["alive"] else None,
             "behind": max(0, applied - member["applied"]) if member["alive"] else None,

@@ -18,6 +18,7 @@ _COMMANDS = {
     Code.NO_METADATA_ANSWER: "dlog metadata show",
     Code.NO_METADATA_QUORUM: "dlog metadata show",
     Code.METADATA_MAJORITY_LOST: "dlog metadata show",
+    Code.UPGRADE_NOT_FINALIZED: "dlog cluster finalize",
 }
 _BOOKIE_VERBS = {
     Code.LIMBO_ENDED: "scrub",

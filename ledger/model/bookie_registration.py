@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ...runtime.declarations.condition_texts import report_of
 from ...runtime.declarations.health_conditions import HealthCondition, conditions_form, legacy_form
+from ...runtime.declarations.versions import VERSION_CHARS_MAX
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.interfaces.host import Address, Buffer
 from ...runtime.protocol.frames import pack
@@ -27,9 +28,10 @@ _REGISTRATION = fields(
         "reasons": (legacy_form, ()),
         "conditions": (conditions_form, None),
         "rot": (row(number(), number(), number()), (0, 0, 0)),
-        "pulls": (flag, False),
+        "pulls": (flag, None),
         "principal": (text(), ""),
         "limbo_below": (number(), 0),
+        "version": (text(VERSION_CHARS_MAX), ""),
     },
     format=number(),
     id=text(chars_min=1),
@@ -69,8 +71,9 @@ class BookieRegistration:
 
     Repaired entries are counted from the start of the bookie.
     """
-    copies_assigned_ledgers: bool = False
-    """Whether the bookie copies the ledgers that are assigned to it (``move/``). Older versions do not."""
+    copies_assigned_ledgers: bool | None = False
+    """Whether the bookie copies the ledgers that are assigned to it (``move/``). None: it has a version that
+    never does, and does not state whether it repairs by itself."""
     principal: str = ""
     """The principal in the certificate that the bookie presents to clients. "": no certificate, or an older
     version."""
@@ -80,6 +83,8 @@ class BookieRegistration:
     The bookie lost data and can repair these ledgers only when they are closed. 0: no such ledgers, or an
     older version.
     """
+    version: str = ""
+    """The version of its software. "": 0.1 or older (`versions.py`)."""
 
     def where(self) -> Mapping[str, str]:
         """Return all labels, including the rack."""
@@ -118,9 +123,14 @@ class BookieRegistration:
                 "ledgers": self.ledgers,
                 **report_of(self.conditions, codes=codes),
                 "rot": list(self.corruption_counts),
-                "pulls": self.copies_assigned_ledgers,
+                **(
+                    {}
+                    if self.copies_assigned_ledgers is None
+                    else {"pulls": self.copies_assigned_ledgers}
+                ),
                 "principal": self.principal,
                 "limbo_below": self.limbo_below,
+                "version": self.version,
             }
         )
 

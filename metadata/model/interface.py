@@ -73,6 +73,8 @@ class MemberStatus:
     """Its health conditions. Those of a version without codes have `Code.LEGACY_TEXT`."""
     role_detail: str = ""
     """Why the node is damaged or unreachable, as text for operators."""
+    version: str = ""
+    """The version of its software. "": 0.1 or older (`versions.py`), or the node is unreachable."""
 
     @property
     def is_voter(self) -> bool:

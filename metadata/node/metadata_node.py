@@ -107,6 +107,8 @@ class MetadataNode:
         self._offer_received = trio.Event()
         self._joining = False
         """Whether the node is storing its cluster. Further offers come too late."""
+        self._is_new_cluster = False
+        """Whether the cluster was founded since the start of this process, with this node."""
 
     # --- identity ---------------------------------------------------------------------------------
 
@@ -265,6 +267,7 @@ class MetadataNode:
 
     async def _join_cluster(self, bootstrap: Bootstrap) -> MemberIdentity:
         self._joining = True
+        self._is_new_cluster = not bootstrap.is_addition
         identity = new_identity(bootstrap.cluster_id, bootstrap.voters, self._host.random)
         founders = [
             Member(node_id, name, "{}:{}".format(*self.options.peers[name]), True)
@@ -396,7 +399,7 @@ class MetadataNode:
             else None
         )
         self._report_differences([] if difference is None else [difference])
-        self.member.start()
+        self.member.start(is_new_cluster=self._is_new_cluster)
         nursery.start_soon(
             self.endpoint.failures.keep_running,
             "the request for an admin",

@@ -33,7 +33,7 @@ from ...runtime.protocol.handshake import FEATURE_ADMIN_RECOVERY, FEATURE_TRUST,
 from ..auth.acl_commands import RECOVER_ADMIN, audit_line_ops, compose
 from ..auth.authorizer import Authorizer, VisibleParts
 from ..auth.capability_issuer import CapabilityIssuer, may_have_capability
-from ..auth.key_space import KeySpace
+from ..auth.key_space import UNKNOWN_CLASS, KeySpace
 from ..auth.namespace_quotas import NO_GROWTH, NamespaceQuotas
 from ..auth.namespace_usage import UsageGrowth
 from ..auth.principal_quotas import PrincipalQuotas, watch_quota_error
@@ -41,6 +41,7 @@ from ..auth.token_service import TokenService
 from ..declarations.events import LESS
 from ..declarations.options import MetadataOptions
 from ..model.acl_records import AuditLine
+from ..model.cluster_version import CLUSTER_VERSION_KEY
 from ..model.command_results import CommandResult
 from ..model.commands import (
     AuthorizationChange,
@@ -63,6 +64,7 @@ from ..replica.snapshot_receiver import SnapshotReceiver
 from ..storage.metadata_disk_space import is_disk_low
 from .admin_recovery import AdminRecoveryVotes
 from .member_status import StatusBoard
+from .version_guard import VersionGuard
 from .watch_server import LeaderContact, ServedWatches, serial_of
 
 CHECK_INTERVAL_S = 1.0
@@ -126,7 +128,18 @@ class MemberNode:
         nursery: trio.Nursery,
         key_space: KeySpace,
     ) -> None:
-        """``watches`` are those of all open connections. ``key_space`` is for the authorizer."""
+        """Create all parts.
+
+        Args:
+            options: The options of the node.
+            node_id: Its ID.
+            restored: Its data.
+            endpoint: Its endpoint.
+            conditions: Its health conditions.
+            watches: Those of all open connections.
+            nursery: Runs its tasks.
+            key_space: For the authorizer.
+        """
         host, cluster_id = endpoint.host, restored.identity.cluster_id
         self.endpoint = endpoint
         self.failures = endpoint.failures
@@ -136,6 +149,7 @@ class MemberNode:
         self._identity = restored.identity
         self._clock_ms = host.wall_ms
         self._repeated_actions = key_space.repeated_actions
+        self._has_version = key_space.of(CLUSTER_VERSION_KEY) is not UNKNOWN_CLASS
         self._snapshot_receivers: dict[str, None] = {}
         self._state_conditions: dict[str, HealthCondition] = {}
         """The conditions of nodes whose state differs, by node ID."""
@@ -150,6 +164,7 @@ class MemberNode:
             endpoint, options.peers, self.replica, nursery, cluster_id, options.name
         )
         self._current_rights = CurrentRights(Authorizer(key_space, trio.current_time), self.replica)
+        self.version_guard = VersionGuard(self.replica, self.peers, options.name, host.wall_ms)
         self.leases = Leases(self.replica)
         self.principal_quotas = PrincipalQuotas()
         self.namespace_quotas = NamespaceQuotas(key_space)
@@ -174,6 +189,7 @@ class MemberNode:
     def on_applied(self) -> None:
         """See `ReplicaListener`. Sends the changes to the watches."""
         state = self.replica.state
+        self.version_guard.check()
         if state.authorization_revision:
             if not self.namespace_quotas.usage.is_counting(state):
                 self.namespace_quotas.usage.start_counting(state)
@@ -231,8 +247,14 @@ class MemberNode:
 
     # --- start, counters, and calls of sessions ---------------------------------------------------
 
-    def start(self) -> None:
-        """Start all tasks in the nursery."""
+    def start(self, *, is_new_cluster: bool = False) -> None:
+        """Start all tasks in the nursery.
+
+        Args:
+            is_new_cluster: Whether the node has just founded the cluster, or joined it as a founder. The
+                cluster then gets a version, if its key space has one.
+        """
+        self.version_guard.check()
         self.replica.subscribe(
             ReplicaListener(
                 send=self.peers.send,
@@ -268,6 +290,10 @@ class MemberNode:
             ("the receipt of snapshots", self.snapshot_receiver.run),
         ):
             self._nursery.start_soon(keep, unit, run)
+        if is_new_cluster and self._has_version:
+            self._nursery.start_soon(
+                keep, "the version of a new cluster", self.version_guard.write_first_version
+            )
 
     def info(self) -> dict[str, float | str]:
         """Return counters and gauges."""

@@ -29,6 +29,7 @@ from typing import Any
 
 from ...runtime.declarations.condition_texts import texts_for_older_versions
 from ...runtime.declarations.health_conditions import as_maps, conditions_form, legacy_form
+from ...runtime.declarations.versions import VERSION_CHARS_MAX
 from ...runtime.interfaces.errors import InvalidRequest, ProtocolError
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import ERROR_CHARS_MAX, pack, unpack
@@ -152,11 +153,22 @@ _LEASE = row(one_of("renew"), number())
 STATUS_REQUEST = row(one_of("self", "all"))
 _ADDRESS = text(ADDRESS_CHARS_MAX)
 _STATUS = (text(), _ADDRESS, text(ERROR_CHARS_MAX), number(), number(), flag, text())
-_STATUS_ADDED = (legacy_form, conditions_form, text(), text(ERROR_CHARS_MAX))
-"""Fields that later versions added, in this order: texts, conditions, role, and detail of the role."""
+_STATUS_ADDED = (
+    legacy_form,
+    conditions_form,
+    text(),
+    text(ERROR_CHARS_MAX),
+    text(VERSION_CHARS_MAX),
+)
+"""Fields that later versions added, in this order: texts, conditions, role, detail of the role, version."""
 _STATUS_ROWS = tuple(
-    row(*_STATUS, mapping(_ADDRESS, NODES_MAX), *_STATUS_ADDED[:count], later=count == 4)
-    for count in range(5)
+    row(
+        *_STATUS,
+        mapping(_ADDRESS, NODES_MAX),
+        *_STATUS_ADDED[:count],
+        later=count == len(_STATUS_ADDED),
+    )
+    for count in range(len(_STATUS_ADDED) + 1)
 )
 """Forms of a row, by the number of added fields that it contains."""
 
@@ -168,9 +180,10 @@ def _status_row(value: Any) -> "MemberStatusRow":
     name, address, legacy_role, term, applied, alive, node_id, advertised, *later = form(value)
     conditions = later[1] if len(later) > 1 else later[0] if later else ()
     role, detail = later[2:4] if len(later) > 3 else _role_of(legacy_role)
+    version = later[4] if len(later) > 4 else ""
     return MemberStatusRow(
         MemberStatus(
-            name, address, role, term, applied, alive, node_id, conditions, role_detail=detail
+            name, address, role, term, applied, alive, node_id, conditions, detail, version
         ),
         advertised,
     )
@@ -364,6 +377,7 @@ def encode_rows(status_rows: list[MemberStatusRow]) -> bytes:
                 ),
                 *(status_row.advertised, texts_for_older_versions(status.conditions)),
                 *(as_maps(status.conditions), status.role, status.role_detail[:ERROR_CHARS_MAX]),
+                status.version,
             ]
         )
     return pack(fields)

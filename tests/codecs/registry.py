@@ -73,8 +73,8 @@ from distributedlog.log.segments.staged_ledgers import StagedLedger
 from distributedlog.log.services.named_positions import PositionRecord
 from distributedlog.metadata.auth import quorum_secrets as secret_keys
 from distributedlog.metadata.model import acl_records as trust_records
+from distributedlog.metadata.model import cluster_version, commands, configuration
 from distributedlog.metadata.model import command_results as answers
-from distributedlog.metadata.model import commands, configuration
 from distributedlog.metadata.model.interface import MemberStatus, RangePage, WatchBatch, WatchEvent
 from distributedlog.metadata.model.transaction import (
     Compare,
@@ -106,6 +106,7 @@ from distributedlog.proxy.membership.proxy_registration import ProxyRegistration
 from distributedlog.proxy.protocol import proxy_messages as pw
 from distributedlog.proxy.protocol import read_messages as prw
 from distributedlog.runtime.declarations.health_conditions import Code, condition
+from distributedlog.runtime.declarations.versions import Version
 from distributedlog.runtime.disk import checksummed_blocks as blocks
 from distributedlog.runtime.disk import node_identity as identity
 from distributedlog.runtime.interfaces.errors import (
@@ -253,7 +254,7 @@ RAFT: list[messages.WireMessage] = [
 ]
 STALE = answers.CommandResult(error=OutcomeUnknown(answers.STALE_REQUEST, OutcomeUnknown.STALE))
 FULL = condition(Code.JOURNAL_DISK_LOW, free_bytes_min=1 << 20)
-STATUS = MemberStatus("m1", "h:1", "damaged", 3, 9, True, "n1", (FULL,), "its log")
+STATUS = MemberStatus("m1", "h:1", "damaged", 3, 9, True, "n1", (FULL,), "its log", "0.2.0")
 RUN_KEY = ix.EXTENT_KEY.pack(b"r", 7, 0)
 STATE_KEY = ix.STATE_KEY.pack(b"s", 7)
 RECORD = bytes(entries.encode(7, 0, 3, -1, [b"abc"], 3)) + bytes(
@@ -980,7 +981,7 @@ CODECS = [
     Codec(
         "a proxy's registration",
         lambda b: ProxyRegistration.decode(b"proxy/write/9f", b),
-        [ProxyRegistration("9f", "write", {"": ("h7", 4183)}).encode()],
+        [ProxyRegistration("9f", "write", {"": ("h7", 4183)}, version="0.2.0").encode()],
         STORED,
         ("distributedlog/proxy/membership/proxy_registration.py ProxyRegistration.decode",),
     ),
@@ -1187,10 +1188,18 @@ CODECS = [
                 {"": ("h", 1), "out": ("o", 2)},
                 labels={"a": "b"},
                 conditions=(condition(Code.JOURNAL_FILE_NO_SPACE),),
+                version="0.2.0",
             ).encode()
         ],
         STORED,
         ("ledger/model/bookie_registration.py BookieRegistration.decode",),
+    ),
+    Codec(
+        "the version of the cluster",
+        cluster_version.ClusterVersion.decode,
+        [cluster_version.ClusterVersion(Version(0, 2), 1_800_000_000_000, "user/ann").encode()],
+        STORED,
+        ("metadata/model/cluster_version.py ClusterVersion.decode",),
     ),
     Codec(
         "a move of a ledger",

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
+from distributedlog.metadata.model.cluster_version import CLUSTER_VERSION_KEY, ClusterVersion
 from distributedlog.metadata.model.command_results import CommandResult
 from distributedlog.metadata.model.commands import (
     ExpireLease,
@@ -28,12 +29,14 @@ from distributedlog.metadata.model.interface import (
 )
 from distributedlog.metadata.model.transaction import (
     KeyValue,
+    Put,
     Transaction,
     TransactionReply,
     check_number,
 )
 from distributedlog.metadata.protocol.client_messages import WatchRequest
 from distributedlog.metadata.state.kv_state import KeyValueState
+from distributedlog.runtime.declarations.versions import CURRENT, Version
 from distributedlog.runtime.interfaces.errors import LeaseExpired
 
 WATCH_EVENTS_MAX = 10_000
@@ -48,6 +51,11 @@ class LocalMetadata:
         self._changed = trio.Event()
         self._deadlines: dict[int, float] = {}
         self._watches: list[_LocalWatch] = []
+
+    def finalize(self, version: Version = CURRENT) -> None:
+        """Be a cluster that is finalized for this version, as a new one is."""
+        record = Put(CLUSTER_VERSION_KEY, ClusterVersion(version).encode())
+        self._do(Transact(transaction=Transaction((), (record,))))
 
     async def get(self, key: bytes) -> KeyValue | None:
         """See `interface.Metadata`."""

@@ -254,10 +254,20 @@ def show(cluster_status: dict[str, Any]) -> None:
             f"logs {cluster_status['logs']}, ledgers with missing copies:"
             f" {recorded_count} recorded, {missing_count} on bookies that are down"
         )
+    _show_versions(cluster_status["versions"])
     if "probe" in cluster_status:
         print(
             "probe  "
             + ", ".join(f"{key[:-3]} {value} ms" for key, value in cluster_status["probe"].items())
+        )
+
+
+def _show_versions(versions: dict[str, Any] | None) -> None:
+    """Print the version of the nodes, unless a condition lists several."""
+    if versions is not None and len(versions["nodes"]) == 1:
+        (version,) = versions["nodes"]
+        print(
+            f"version {version}, finalized for {versions['finalized'] or 'an unreadable version'}"
         )
 
 

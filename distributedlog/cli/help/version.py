@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from ...runtime.declarations.versions import VERSION
 from ..framework.options import CliCommand, Settings, without_cluster
 from ..framework.output import emit, table
 
 DISTRIBUTION = "distributedlog-py"
-NOT_INSTALLED = "of a checkout that is not installed"
 EXTRA_MARKER = "extra =="
 
 
@@ -46,7 +46,7 @@ def describe_installation() -> dict[str, Any]:
     try:
         distribution = metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        return _object(NOT_INSTALLED, this_build().describe(), {})
+        return _object(this_build().describe(), {})
     packages: dict[str, str | None] = {}
     for requirement in distribution.requires or ():
         name = _package_name(requirement)
@@ -56,12 +56,12 @@ def describe_installation() -> dict[str, Any]:
             packages[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             packages[name] = None
-    return _object(distribution.version, this_build().describe(), packages)
+    return _object(this_build().describe(), packages)
 
 
-def _object(version: str, python: str, packages: dict[str, str | None]) -> dict[str, Any]:
+def _object(python: str, packages: dict[str, str | None]) -> dict[str, Any]:
     return {
-        "version": version,
+        "version": VERSION,
         "python": python,
         "executable": sys.executable,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

@@ -65,7 +65,8 @@ function render(state) {
   const bookies = state.bookies.map((one) => ({
     class: one.slow ? "slow" : one.state,
     cells: [visible(one.label), state_of(one), disk(one), count(one.ledgers ?? one.ledgers_missing), count(one.limbo), count(one.rotten),
-      seconds(one.sync_p99_s), seconds(one.late_s), rate(one.in_bytes_s, bytes), rate(one.out_bytes_s, bytes), visible(one.rack) || "–", visible(one.address) || "–"],
+      seconds(one.sync_p99_s), seconds(one.late_s), rate(one.in_bytes_s, bytes), rate(one.out_bytes_s, bytes), visible(one.rack) || "–", visible(one.version) || "–",
+      visible(one.address) || "–"],
   }));
   const summary = state.known
     ? `${some(state.logs, "log")}; ${count(state.under_replicated)} ledgers with missing copies; ${count(state.damaged_records)} damaged records.`
@@ -74,7 +75,7 @@ function render(state) {
     verdict(state),
     h("p", {}, summary, " ", h("span", { class: "muted" }, visible(state.where))),
     table("Bookies", [["", "name"], ["", "state"], ["", "disk"], ["", "ledgers", "number"], ["", "limbo", "number"], ["", "corrupt", "number"],
-      ["", "sync p99", "number"], ["", "loop lag", "number"], ["", "in", "number"], ["", "out", "number"], ["", "rack"], ["", "address"]], bookies,
+      ["", "sync p99", "number"], ["", "loop lag", "number"], ["", "in", "number"], ["", "out", "number"], ["", "rack"], ["", "version"], ["", "address"]], bookies,
     state.known ? "No bookie has ever joined." : "Unknown."),
     state.bookies_left_out ? h("p", {}, `${state.bookies_left_out} more bookies, all up, are omitted.`) : null,
     h("div", { class: "charts" },
@@ -89,13 +90,13 @@ function render(state) {
 
 function proxies(state) {
   return table("Proxies", [["", "name"], ["", "kind"], ["", "state"], ["", "logs", "number"], ["", "connections", "number"], ["", "records in", "number"],
-    ["", "out", "number"], ["", "rack"], ["", "address"]],
+    ["", "out", "number"], ["", "rack"], ["", "version"], ["", "address"]],
   state.proxies.map((one) => [visible(one.label), one.kind, !one.answers ? "○ no answer" : one.accepting ? "● up" : "◔ draining", count(one.logs), count(one.connections),
-    rate(one.records_s, count), rate(one.out_bytes_s, bytes), visible(one.rack) || "–", visible(one.address) || "–"]), "None.");
+    rate(one.records_s, count), rate(one.out_bytes_s, bytes), visible(one.rack) || "–", visible(one.version) || "–", visible(one.address) || "–"]), "None.");
 }
 
 export function members(state) {
-  return table("Metadata nodes", [["", "name"], ["", "role"], ["", "term", "number"], ["", "behind", "number"], ["", "address"]],
+  return table("Metadata nodes", [["", "name"], ["", "role"], ["", "term", "number"], ["", "behind", "number"], ["", "version"], ["", "address"]],
     state.metadata.map((one) => [visible(one.name), `${!one.alive ? "✕" : one.role === "leader" ? "★" : "●"} ${visible(one.role)}`,
-      count(one.term), count(one.behind), visible(one.address)]), "No node is known.");
+      count(one.term), count(one.behind), visible(one.version) || "–", visible(one.address)]), "No node is known.");
 }

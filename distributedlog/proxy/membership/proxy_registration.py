@@ -7,6 +7,7 @@ that the earlier process has ended.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...runtime.declarations.versions import VERSION_CHARS_MAX
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.interfaces.host import Address, Buffer
 from ...runtime.protocol.frames import pack
@@ -29,6 +30,7 @@ LISTENERS_MAX = 64
 LEASE_S = 3.0
 
 _REGISTRATION = fields(
+    {"version": (text(VERSION_CHARS_MAX), "")},
     format=number(),
     id=text(64, 1),
     kind=one_of(*KINDS),
@@ -58,6 +60,8 @@ class ProxyRegistration:
     label: str = ""
     """A name for users."""
     rack: str = ""
+    version: str = ""
+    """The version of its software. "": 0.1 or older (`versions.py`)."""
 
     @property
     def key(self) -> bytes:
@@ -85,6 +89,7 @@ class ProxyRegistration:
                 "accepting": self.accepting,
                 "label": self.label,
                 "rack": self.rack,
+                "version": self.version,
             }
         )
 

@@ -312,6 +312,15 @@ TEXTS: Mapping[str, _Text] = {
         f"{p.count('ledgers', 'of the newest ledgers has', 'of the newest ledgers have')} copies close to"
         f" each other, such as ledger {p['ledger']}: {p['cause']}"
     ),
+    Code.VERSIONS_DIFFER: "the nodes have different versions: {versions}",
+    Code.UPGRADE_NOT_FINALIZED: (
+        "upgrade not finalized: all nodes have version {version}, and programs write the formats of"
+        ' {finalized}. When all clients have it too, run "dlog cluster finalize"'
+    ),
+    Code.NODES_BELOW_FINALIZED: (
+        "{names} have a version below {finalized}, for which the cluster is finalized. They may refuse what"
+        " programs write: upgrade them"
+    ),
     Code.STOP_NO_MAJORITY: lambda p: (
         f"metadata: {p['answering']} of {p['voters']} voters would answer ({p['names'] or 'none'}), and"
         f" {p['needed']} are a majority"

@@ -125,6 +125,9 @@ class Code(enum.StrEnum):
     DAMAGED_RECORDS = "damaged_records"
     DOMAIN_UNKNOWN = "domain_unknown"
     COPIES_TOGETHER = "copies_together"
+    VERSIONS_DIFFER = "versions_differ"
+    UPGRADE_NOT_FINALIZED = "upgrade_not_finalized"
+    NODES_BELOW_FINALIZED = "nodes_below_finalized"
 
     # Why nodes may not be stopped (`dlog node can-stop`).
     STOP_NO_MAJORITY = "stop_no_majority"
@@ -222,6 +225,11 @@ KINDS: Mapping[Code, _Kind] = {
     Code.DAMAGED_RECORDS: _kind(Severity.DEGRADED, "records key"),
     Code.DOMAIN_UNKNOWN: _kind(Severity.INFO, "level names"),
     Code.COPIES_TOGETHER: _kind(Severity.INFO, "ledgers ledger cause"),
+    # "VERSION on NAME, NAME; VERSION on NAME", oldest first.
+    Code.VERSIONS_DIFFER: _kind(Severity.INFO, "versions"),
+    # "finalized" is the version of the cluster, "version" the lowest one of its nodes.
+    Code.UPGRADE_NOT_FINALIZED: _kind(Severity.INFO, "finalized version"),
+    Code.NODES_BELOW_FINALIZED: _kind(Severity.DEGRADED, "names finalized"),
     Code.STOP_NO_MAJORITY: _kind(Severity.DOWN, "answering voters names needed"),
     Code.STOP_NO_NEW_LEDGERS: _kind(Severity.DOWN, "writable ensemble write_quorum ack_quorum"),
     # "log" and "segment" are those of an open ledger, "" and -1 for other ledgers.

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from .meters import DURATION_BUCKETS_S, Sample
+from .versions import VERSION
 
 TEXT_CONTENT_TYPE = CONTENT_TYPE_LATEST
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -47,10 +48,11 @@ def _cumulative(counts: Sequence[int]) -> list[tuple[str, int]]:
 
 def metrics_text(node_samples: Sequence[Sample], node_labels: Mapping[str, str]) -> bytes:
     """Return the metrics of a node as text: its identity, its samples, and those of its process."""
+    identity = {**node_labels, "version": VERSION}
     info = GaugeMetricFamily(
-        "dlog_node_info", "The identity of this node.", labels=list(node_labels)
+        "dlog_node_info", "The identity and the version of this node.", labels=list(identity)
     )
-    info.add_metric(list(node_labels.values()), 1)
+    info.add_metric(list(identity.values()), 1)
 
     class Registry:
         def collect(self) -> Iterable[Any]:

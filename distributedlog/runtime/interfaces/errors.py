@@ -3,14 +3,15 @@
     DistributedLogError
     ├── invalid call                   InvalidRequest, InvalidUri, InvalidLogName, RecordTooLarge,
     │                                  TransactionIdOutOfOrder, TransactionTooLarge, AlreadyClosed,
-    │                                  ConfirmationRequired
+    │                                  ConfirmationRequired, UpgradeNotFinalized
     ├── missing or existing object     LogNotFound, LogDeleted, LogRecreated, LogExists, LogEmpty,
     │                                  EndOfStream, LogTruncated, NoSuchLedger, NoSuchEntry, EntriesLost,
     │                                  LedgerClosed, UnknownBookie
     ├── another owner                  OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
     │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost, Moved,
-    │                                  ProducerFenced, ProducerForgotten, PositionConflict
+    │                                  ProducerFenced, ProducerForgotten, PositionConflict,
+    │                                  UpgradeIncomplete
     ├── not authorized                 NotAuthenticated, NotAllowed, OverQuota, NamespaceFull
     ├── temporary                      TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady,
@@ -124,6 +125,17 @@ class ConfirmationRequired(DistributedLogError):
     """
 
     code = 2120
+    exit_code = 5
+
+
+class UpgradeNotFinalized(InvalidRequest):
+    """Older versions cannot read what the call would write, and the upgrade to this version is not finalized.
+
+    Nothing was changed, and a writer continues. When all nodes and clients have this version, run
+    ``dlog cluster finalize``.
+    """
+
+    code = 2121
     exit_code = 5
 
 
@@ -391,6 +403,13 @@ class MembersRefused(DistributedLogError):
     """A change of the metadata quorum's members would lose its majority, or does not match its state."""
 
     code = 2073
+    exit_code = 5
+
+
+class UpgradeIncomplete(DistributedLogError):
+    """An upgrade cannot be finalized: the message names the nodes that have an older version or are down."""
+
+    code = 2122
     exit_code = 5
 
 

@@ -24,6 +24,7 @@ from functools import partial
 import trio
 
 from ..declarations.health_conditions import Code, HealthCondition, condition
+from ..declarations.versions import VERSION
 from ..interfaces.errors import (
     ConnectionLost,
     DistributedLogError,
@@ -130,8 +131,8 @@ class Endpoint:
             return free_bytes > 0
         return link.outgoing_bytes < min(REPLIES_BYTES_MAX, free_bytes // 4)
 
-    def info(self) -> dict[str, float]:
-        """Return counters and gauges for `Op.INFO`."""
+    def info(self) -> dict[str, float | str]:
+        """Return the version, counters and gauges for `Op.INFO`."""
         certificate = self.host.certificate()
         extra_fields = (
             {}
@@ -139,6 +140,7 @@ class Endpoint:
             else {"certificate_left": certificate.remaining_fraction(self.host.wall_ms())}
         )
         return {
+            "version": VERSION,
             "connections": self.connections,
             "refused": sum(self.rejection_log.counts_by_reason.values()),
             **extra_fields,

@@ -21,6 +21,7 @@ from distributedlog.log.model import segment_expiry as retention
 from distributedlog.log.model import stored_settings as settings
 from distributedlog.metadata.auth.key_space import NO_SCOPE, UNKNOWN_CLASS
 from distributedlog.metadata.model import acl_records as trust_records
+from distributedlog.metadata.model import cluster_version
 from distributedlog.metadata.model.rights import ADMIN, AUTHENTICATED, EVERYBODY, OPERATOR
 from distributedlog.proxy.membership import proxy_registration as registration
 from tests.parts import files_of
@@ -65,7 +66,7 @@ def test_a_key_that_is_made_has_its_row_and_its_place(
 
 
 def test_keys_that_stand_alone_have_rows() -> None:
-    modules = (*MODULES, repair, restored)
+    modules = (*MODULES, repair, restored, cluster_version)
     found = {key for module in modules for key in whole_keys(module)}
     for key in {*found, *ALL_RECORDS, PROBE_KEY, b"\0"}:
         row = KEY_CLASSES.of(key if not key.startswith(b"log/") else key + b"%016x/state" % 1)

@@ -1,0 +1,79 @@
+"""`dlog cluster`: the versions of all nodes, and the end of an upgrade."""
+
+from typing import Any
+
+import click
+
+from ..framework.errors import NO, ExitWithCode
+from ..framework.options import CliCommand, Group, Settings, common, force_option, run_confirmed
+from ..framework.output import emit, table, visible
+
+
+@click.group(cls=Group, examples="dlog cluster finalize --check\ndlog cluster finalize")
+def command() -> None:
+    """Show the versions of all nodes, and finalize an upgrade."""
+
+
+@command.command(
+    cls=CliCommand,
+    examples="""
+    dlog cluster finalize --check          list the versions; exit code 6 if a node is older or down
+    dlog cluster finalize                  permit the formats of this version
+    """,
+)
+@click.option(
+    "--check", is_flag=True, help="Change nothing; exit code 6 if it cannot be finalized."
+)
+@force_option
+@common
+def finalize(settings: Settings, check: bool, force: bool) -> None:
+    """Finalize an upgrade to the version of this program, after which no downgrade is possible.
+
+    Until then, all programs write the formats of the older version, so every node can return to it. All
+    metadata nodes, bookies and proxies must be up and have this version. Upgrade all clients before, because
+    the command cannot see them.
+
+    A new cluster is finalized from its start. A repetition changes nothing. The command asks for
+    confirmation, and requires the role admin.
+    """
+    from ...cluster.status.upgrade import check_finalize, finalize_upgrade
+    from ...runtime.declarations.versions import CURRENT
+    from ...runtime.machine import client_host
+    from ..connection.cluster_connection import quorum, run_call
+
+    if check and force:
+        raise click.UsageError("--check excludes --force")
+
+    def call(is_forced: bool) -> Any:
+        async def work(metadata: Any) -> Any:
+            if check:
+                return await check_finalize(metadata)
+            now_ms = client_host("dlog").wall_ms()
+            return await finalize_upgrade(metadata, now_ms, force=is_forced)
+
+        return run_call(settings, "the versions of the nodes", work, quorum)
+
+    result = run_confirmed(f"finalize the upgrade to version {CURRENT}", force, call)
+    is_possible = result.is_done or not result.blocking
+    if settings.json:
+        emit(
+            {
+                "finalized": str(result.finalized),
+                "target": str(result.target),
+                "can_finalize": is_possible,
+                "blocking": [node.name for node in result.blocking],
+                "nodes": [
+                    {"name": node.name, "kind": node.kind, "version": node.shown}
+                    for node in result.nodes
+                ],
+            }
+        )
+    else:
+        if check:
+            rows = [[visible(node.name), node.kind, node.shown or "down"] for node in result.nodes]
+            table(("node", "kind", "version"), rows)
+        print(f"the cluster is finalized for version {result.finalized}")
+        if check and not result.is_done:
+            print(f"it can be finalized for {result.target}: {'yes' if is_possible else 'no'}")
+    if check and not is_possible:
+        raise ExitWithCode(NO)
