@@ -1606,7 +1606,8 @@ class Namespace:
     ) -> None:
         """Create an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
 
-        Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        Raises: LogExists, InvalidLogName, InvalidRequest, UpgradeNotFinalized, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
         """
         await run(
             self._background,

@@ -1703,7 +1703,8 @@ class Namespace:
     ) -> None:
         """Create an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
 
-        Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        Raises: LogExists, InvalidLogName, InvalidRequest, UpgradeNotFinalized, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
         """
         self._background.run(
             self._namespace.create_log,

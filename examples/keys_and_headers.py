@@ -1,6 +1,6 @@
 """Write a record with a key and headers, and read it again.
 
-The log must permit keys and headers. They are stored and returned unchanged.
+Keys and headers are stored and returned unchanged.
 """
 
 from distributedlog import KeyedRecord
@@ -10,7 +10,7 @@ from distributedlog.blocking import local_cluster, open_namespace
 def main() -> None:
     """Run the program on a local cluster."""
     with local_cluster(memory=True) as cluster, open_namespace(cluster.uri) as namespace:
-        namespace.create_log("orders", config={"record_headers": True})
+        namespace.create_log("orders")
         log = namespace.open_log("orders")
         with log.open_writer() as writer:
             writer.write(b"without a key")

@@ -54,7 +54,7 @@ from .services.log_context import LogContext
 from .services.log_metrics import LogMeters, NamespaceMetrics
 from .services.log_watch import LogWatch, read_name, watch_logs
 from .services.position_commits import PositionCommits
-from .services.settings_update import read_settings, update_settings
+from .services.settings_update import check_formats, read_settings, update_settings
 from .services.settings_watch import SettingsWatch
 from .takeover.log_lock import acquire_log_lock
 from .write.segment_roller import IDLE_CHECK_INTERVAL_S, ROLL_CHECK_INTERVAL_S
@@ -174,7 +174,8 @@ class Namespace:
                 in ms, but never less than the last txid. "strict" (older clients use "given") refuses a txid
                 below the last one. "bytes" creates a byte stream, whose txids are offsets.
 
-        Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        Raises: LogExists, InvalidLogName, InvalidRequest, UpgradeNotFinalized, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
         """
         if durability not in ("standard", "all"):
             raise InvalidRequest(
@@ -183,6 +184,8 @@ class Namespace:
         stored = StoredSettings().with_changes(config or {}, metadata or {})
         if durability == "all" and stored.quorums is not None:
             raise InvalidRequest('use either durability="all" or quorums in config, not both')
+        self._check_open()
+        await check_formats(self.metadata, stored.settings)
         await self._create(name, durability, stored, stored_policy(txids))
 
     async def rename_log(self, old: str, new: str) -> None:

@@ -23,6 +23,7 @@ class World:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.metadata = LocalMetadata()
+        self.metadata.finalize()
         self.ledgers = ModelLedgers(self.metadata)
         self._nursery = nursery
         self._seed = 0

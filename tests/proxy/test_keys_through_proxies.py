@@ -105,7 +105,7 @@ async def test_other_api_variants_keep_them_through_proxies_and_directly() -> No
 
 async def test_a_log_that_does_not_permit_them_refuses_them_and_the_writer_goes_on() -> None:
     async with world() as it, open_namespace(await proxied(it)) as ns:
-        await it.namespace.create_log("l")
+        await it.namespace.create_log("l", config={"record_headers": False})
         async with ns.open_log("l").open_writer() as writer:
             with pytest.raises(InvalidRequest, match="record_headers"):
                 await writer.write(KEYED[0])
@@ -120,7 +120,7 @@ async def test_a_log_that_does_not_permit_them_refuses_them_and_the_writer_goes_
 async def test_an_owner_refuses_the_frame_of_a_client_that_did_not_ask() -> None:
     """The frame's stream ends; other streams of the connection go on, and nothing of it is stored."""
     async with world() as it:
-        await it.namespace.create_log("l")
+        await it.namespace.create_log("l", config={"record_headers": False})
         producer = await it.producer(await it.proxy("w1"))
         await producer.open(1, "l")
         await producer.open(2, "l")
@@ -179,7 +179,7 @@ async def test_a_refused_key_cancels_no_record_of_other_calls(through_proxies: b
     """The buffer of the other API variants sends records of many calls together."""
     async with world() as it:
         uri = await proxied(it) if through_proxies else it.uri
-        await it.namespace.create_log("l")
+        await it.namespace.create_log("l", config={"record_headers": False})
 
         def write() -> list[str]:
             with blocking.open_namespace(uri, config=None if through_proxies else ONE) as namespace:

@@ -256,8 +256,8 @@ LogRecord.content = LogRecord.__dict__["payload"]
 class KeyedRecord(LogRecord):
     """A record with a key, with headers, or with both. It is accepted wherever a `LogRecord` is.
 
-    The log must permit them: its option ``record_headers``, or that of its namespace. They are stored and
-    returned unchanged, and the log uses them for nothing.
+    They are stored and returned unchanged, and the log uses them for nothing. The option ``record_headers``
+    of a log or namespace can refuse them. So does a cluster whose upgrade from version 0.1 is not finalized.
 
     Args:
         txid: As for `LogRecord`.

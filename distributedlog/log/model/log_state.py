@@ -285,6 +285,13 @@ class LogState:
             return self
         return replace(self._with_property(WITH_UNORDERED), had_unordered_txids=True)
 
+    def with_unsearchable_txids(self) -> "LogState":
+        """Return the state of a log whose txids are about to decrease, for a cluster with older programs.
+
+        Older programs continue to write to the log, and its txids can never be searched again.
+        """
+        return replace(self, had_unordered_txids=True)
+
     def with_producers(self) -> "LogState":
         """Return the state of a log whose entries are about to get producer sections (H71)."""
         return self._with_property(WITH_PRODUCERS)

@@ -152,10 +152,10 @@ class FormatOptions:
     """
 
     record_headers: bool = option(
-        False,
+        True,
         "",
-        "records may have a key and headers; older versions refuse to write the log from the first such "
-        "record on, and to read that record",
+        "records may have a key and headers, if the cluster is finalized for 0.2; version 0.1 refuses to "
+        "write the log from the first such record on, and to read that record",
     )
 
     def __post_init__(self) -> None:

@@ -18,8 +18,10 @@ from itertools import count
 
 import trio
 
+from ...metadata.model.cluster_version import require_format
 from ...metadata.model.interface import Scan
 from ...metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
+from ...runtime.declarations.versions import GatedFormat
 from ...runtime.interfaces.errors import (
     CorruptData,
     DistributedLogError,
@@ -29,6 +31,7 @@ from ...runtime.interfaces.errors import (
     LogRecreated,
     TooBusy,
     TransactionIdOutOfOrder,
+    UpgradeNotFinalized,
     VersionConflict,
     WriterFenced,
 )
@@ -112,6 +115,8 @@ class SegmentLinking:
         self._version = version
         self._identity = identity
         self._now_ms = context.clock_ms()
+        self._not_finalized: UpgradeNotFinalized | None = None
+        """The error for transaction IDs that decrease, if the cluster's version does not permit them."""
         self._truncate_before = truncate_before
         self._content = content
 
@@ -298,6 +303,13 @@ class SegmentLinking:
         stored_version: KeyValue | None,
     ) -> LinkResult:
         writer_state = log_lock.writer_state
+        if linkable and not writer_state.state.had_unordered_txids:
+            try:
+                await require_format(
+                    self._metadata, GatedFormat.DECREASING_TXIDS, f'log "{self._name}"'
+                )
+            except UpgradeNotFinalized as error:
+                self._not_finalized = error
 
         def apply(state: LogState) -> LogState:
             linked, _ = self._append_segments(state, linkable)
@@ -338,7 +350,12 @@ class SegmentLinking:
                 end = end.with_txids(txid_base, txid_rule)
             if end.is_unordered or end.first_txid < state.last_txid:
                 self._check_order(state, ledger, end)
-                state = state.with_unordered()
+                if self._not_finalized is None or state.had_unordered_txids:
+                    state = state.with_unordered()
+                elif self._options.max_txid_check:
+                    raise self._not_finalized
+                else:  # as version 0.1 does
+                    state = state.with_unsearchable_txids()
             record = SegmentRecord(
                 state.last_segment + 1,
                 ledger.ledger_id,

@@ -1,13 +1,16 @@
 """Read stored settings, and change them by compare-and-set on their key, in one transaction.
 
 The option ``record_headers`` also changes the state of the log at the first use (`permit_record_headers`).
+Before the cluster is finalized for the version of that format, the option cannot be switched on.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from ...metadata.model.cluster_version import require_format
 from ...metadata.model.interface import Metadata
 from ...metadata.model.transaction import Compare, Put, Transaction
+from ...runtime.declarations.versions import GatedFormat
 from ...runtime.interfaces.errors import InvalidRequest, LogNotFound, OutcomeUnknown
 from ..model.log_keys import state_key
 from ..model.log_state import LogState
@@ -48,8 +51,10 @@ async def update_settings(
         extra_ops: Further operations and conditions of the transaction.
     Raises:
         InvalidRequest: A setting is invalid.
+        UpgradeNotFinalized: A setting permits a format that older versions refuse.
         LogNotFound: A condition of ``extra_ops`` does not hold.
     """
+    await check_formats(metadata, settings)
     while True:
         old_settings = await read_settings(metadata, key)
         new_settings = old_settings.with_changes(settings, user_metadata)
@@ -83,6 +88,7 @@ async def update_log_settings(
 
     Raises:
         InvalidRequest: A setting is invalid.
+        UpgradeNotFinalized: A setting permits a format that older versions refuse.
         LogNotFound: The log was deleted.
     """
     log_state_key = state_key(log_id)
@@ -108,13 +114,23 @@ async def update_log_settings(
                 raise
 
 
+async def check_formats(metadata: Metadata, settings: Mapping[str, Any]) -> None:
+    """Check that settings permit only formats that the cluster permits.
+
+    Raises:
+        UpgradeNotFinalized: The cluster is not finalized for the version that a format needs.
+    """
+    if settings.get("record_headers"):
+        await require_format(metadata, GatedFormat.RECORD_HEADERS, "a log")
+
+
 async def require_record_headers(
     metadata: Metadata, namespace: str, log_id: int, name: str
 ) -> None:
-    """Check the stored option ``record_headers`` of a log or its namespace.
+    """Check that the cluster, and the option ``record_headers`` of a log or its namespace, permit headers.
 
-    It permits the first record with a key or headers. Before that record is sent, the log's state gets a
-    higher writer format, so that older programs refuse to change the log. Afterwards the option has no
+    This is checked for the first record with a key or headers. Before that record is sent, the log's state
+    gets a higher writer format, so that older programs refuse to change the log. Afterwards the option has no
     effect: the log has such records, and every program that can write it reads them.
 
     Args:
@@ -123,15 +139,17 @@ async def require_record_headers(
         log_id: The log's ID.
         name: The name of the log, for the error.
     Raises:
+        UpgradeNotFinalized: The cluster is not finalized for a version that reads them.
         InvalidRequest: The option is off.
         CorruptData, UnsupportedFormat: The stored settings are unreadable.
     """
+    await require_format(metadata, GatedFormat.RECORD_HEADERS, f'log "{name}"')
     log_settings = await read_settings(metadata, conf_key(log_id))
     namespace_settings = await read_settings(metadata, bind_key(namespace))
     if not formats_of(namespace_settings, log_settings).record_headers:
         raise InvalidRequest(
-            f'log "{name}" accepts no keys and headers. If all programs that use it have at least this '
-            "version, permit them: dlog log config NAME set record_headers=true"
+            f'log "{name}" accepts no keys and headers, by its option record_headers or that of its '
+            "namespace. Permit them: dlog log config NAME set record_headers=true"
         )
 
 

@@ -5,7 +5,7 @@ is not stored twice if the producer repeats it. `LogWriter.sequenced_writer` is 
 write their own records do not need it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import trio
@@ -46,8 +46,37 @@ from .sequenced_batch import SequencedBatch
 from .txid_admission import TxidAdmission
 from .writer_ownership import WriterOwnership
 
-KEYED_REFUSAL_S = 1.0
-"""After this time, the option ``record_headers`` of a log that refused keys and headers is read again."""
+REFUSAL_S = 1.0
+"""After this time, a refused change of the log's state is tried again."""
+
+
+class _StateChange:
+    """A change of the log's state that a frame needs before it is accepted.
+
+    `SequencedWriter.append_batch`, which never waits, requests it. `SequencedWriter.wait_capacity` makes it.
+    The call that waited may have been for another frame, so its error is kept for the frame.
+    """
+
+    __slots__ = ("_refusal", "_refused_at", "is_requested")
+
+    def __init__(self) -> None:
+        self.is_requested = False
+        self._refused_at = -float("inf")
+        self._refusal = InvalidRequest()
+
+    def request(self) -> None:
+        """Request the change, or raise the error of the last attempt if that is recent."""
+        if trio.current_time() < self._refused_at + REFUSAL_S:
+            raise self._refusal.again()
+        self.is_requested = True
+
+    async def make(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Make the change. A refusal is raised by the next `request`."""
+        self.is_requested = False
+        try:
+            await change()
+        except InvalidRequest as error:
+            self._refused_at, self._refusal = trio.current_time(), error
 
 
 class SequencedWriter:
@@ -69,14 +98,10 @@ class SequencedWriter:
         self._name = send_queue.name
         self._default_producer: OpenedProducer | None = None
         self._tail_at_open: DLSN | None = None  # last record of earlier writers, once read
-        self._must_record_unordered = False
-        """Whether a frame with decreasing transaction IDs waits until the state records them
-        (`wait_capacity`)."""
-        self._must_permit_keyed = False
-        """Whether a frame with a key or headers waits until the state records them (`wait_capacity`)."""
-        self._keyed_refusal: tuple[float, InvalidRequest] | None = None
-        """The time and error of the newest frame with a key or headers that the log does not permit. The call
-        that waited may have been for another frame."""
+        self._unordered_change = _StateChange()
+        """For a frame with decreasing transaction IDs."""
+        self._keyed_change = _StateChange()
+        """For the first frame with a key or headers."""
 
     @property
     def log_name(self) -> str:
@@ -168,13 +193,10 @@ class SequencedWriter:
                 raise validated.refusal
             txids, unordered = validated.txids, validated.is_unordered
             if unordered and not self._txid_admission.unordered_recorded:
-                self._must_record_unordered = True
+                self._unordered_change.request()
                 return None
         if is_keyed and not self._txid_admission.keyed_permitted:
-            refused_at, refusal = self._keyed_refusal or (-float("inf"), None)
-            if refusal is not None and trio.current_time() < refused_at + KEYED_REFUSAL_S:
-                raise refusal.again()
-            self._must_permit_keyed = True
+            self._keyed_change.request()
             return None
         batch = send_queue.batch
         if send_queue.needs_slow_path or batch.size_bytes + size > batch.bytes_max:
@@ -253,16 +275,11 @@ class SequencedWriter:
             DistributedLogError: The error that ended the writer.
         """
         send_queue = self._send_queue
-        if self._must_record_unordered:
-            self._must_record_unordered = False
-            await self._txid_admission.record_unordered()
+        if self._unordered_change.is_requested:
+            await self._unordered_change.make(self._txid_admission.record_unordered)
             return
-        if self._must_permit_keyed:
-            self._must_permit_keyed = False
-            try:
-                await self._txid_admission.permit_keyed()
-            except InvalidRequest as error:
-                self._keyed_refusal = trio.current_time(), error
+        if self._keyed_change.is_requested:
+            await self._keyed_change.make(self._txid_admission.permit_keyed)
             return
         while producer and send_queue.producers is not None:
             oldest_unacked = send_queue.producers.window_blocker(producer)

@@ -22,6 +22,7 @@ class TxidAdmission:
     """Checks the transaction IDs of one writer's records. `LogWriter.submit` uses ``assigner`` directly."""
 
     __slots__ = (
+        "_checks_txids",
         "_is_proxied",
         "_send_queue",
         "_writer_ownership",
@@ -46,6 +47,7 @@ class TxidAdmission:
             checks_order: The option ``max_txid_check``.
         """
         self.assigner = TxidAssigner(state.policy, state.last_txid, clock_ms, send_queue.name)
+        self._checks_txids = checks_order
         self.checks_order = checks_order and state.policy == GIVEN
         """Whether a given transaction ID below the last one is rejected."""
         self.unordered_recorded = state.had_unordered_txids
@@ -133,11 +135,14 @@ class TxidAdmission:
 
         Older programs, which would close its segments with the last transaction ID, cannot change the log
         afterwards.
+
+        Raises:
+            UpgradeNotFinalized: The cluster is not finalized for the version of this format. The writer stays
+                usable.
+            DistributedLogError: As for `WriterOwnership.change_state`.
         """
         if not self.unordered_recorded:
-            await self._writer_ownership.change_state(
-                LogState.with_unordered, lambda state: state.had_unordered_txids
-            )
+            await self._writer_ownership.record_unordered(checks_txids=self._checks_txids)
             self.unordered_recorded = True
 
     async def permit_keyed(self) -> None:
@@ -147,6 +152,8 @@ class TxidAdmission:
         Older programs, which do not decode them, cannot change the log afterwards.
 
         Raises:
+            UpgradeNotFinalized: The cluster is not finalized for the version of this format. The writer stays
+                usable.
             InvalidRequest: The option ``record_headers`` is off. The writer stays usable.
             UnsupportedFormat: The log is owned by a proxy of an older version. The writer stays usable.
             DistributedLogError: As for `WriterOwnership.change_state`.

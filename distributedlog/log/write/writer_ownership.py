@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import trio
 
-from ...runtime.interfaces.errors import DistributedLogError, WriteCancelled
+from ...metadata.model.cluster_version import require_format
+from ...runtime.declarations.versions import GatedFormat
+from ...runtime.interfaces.errors import DistributedLogError, UpgradeNotFinalized, WriteCancelled
 from ..model.log_state import LogState
 from ..model.writer_log_state import is_retryable
 from ..services.lease_session import LogLock
@@ -65,6 +67,8 @@ class WriterOwnership:
         """Record in the log's state that its entries may have keys and headers, if the log permits them.
 
         Raises:
+            UpgradeNotFinalized: The cluster is not finalized for a version that reads them. The writer stays
+                usable.
             InvalidRequest: The option ``record_headers`` is off. The writer stays usable.
             DistributedLogError: As for `change_state`, or the settings could not be read.
         """
@@ -79,6 +83,34 @@ class WriterOwnership:
                 LogState.with_record_headers, lambda state: state.has_record_headers
             )
         self._send_queue.raise_if_over()
+
+    async def record_unordered(self, *, checks_txids: bool) -> None:
+        """Record in the log's state that transaction IDs decrease, as the version of the cluster permits.
+
+        The owner of a log behind a proxy does this when the record arrives there.
+
+        Args:
+            checks_txids: The option ``max_txid_check``. Without the check, version 0.1 accepted such records,
+                too, and ended all searches by transaction ID. So does this program in a cluster of 0.1.
+        Raises:
+            UpgradeNotFinalized: The cluster is not finalized for a version that searches such logs. The
+                writer stays usable.
+            DistributedLogError: As for `change_state`, or the version could not be read.
+        """
+        record = LogState.with_unordered
+        self._send_queue.is_direct_write = False  # other tasks can submit during the wait
+        if self._send_queue.sink.conditional_append is None:
+            try:
+                await require_format(
+                    self._log_lock.writer_state.metadata,
+                    GatedFormat.DECREASING_TXIDS,
+                    f'log "{self._send_queue.name}"',
+                )
+            except UpgradeNotFinalized:
+                if checks_txids:
+                    raise
+                record = LogState.with_unsearchable_txids
+        await self.change_state(record, lambda state: state.had_unordered_txids)
 
     async def change_state(
         self, apply: Callable[[LogState], LogState], is_done: Callable[[LogState], bool]

@@ -160,6 +160,7 @@ async def test_a_log_accepts_them_only_after_its_option_or_its_namespaces(
     record = KeyedRecord(2, b"x", b"k")
     async with world.process() as ns:
         log = ns.open_log("l")
+        await ns.set({"record_headers": False})
         async with log.open_writer(producer="p") as writer:
             await writer.write(LogRecord(1, b"a"))
             for refused in (
@@ -275,7 +276,7 @@ async def test_segments_outside_the_log_have_keys_and_headers(
             (b"a", b"k", NAMED), (b"b", None, ()), (b"c", b"k", NAMED),
         ]  # fmt: skip
         other = ns.open_log("other")
-        await ns.create_log("other")
+        await ns.create_log("other", config={"record_headers": False})
         async with other.open_segment_writer() as segment:
             with pytest.raises(InvalidRequest, match="record_headers"):
                 await segment.write(KeyedRecord(1, b"a", b"k"))
