@@ -12,6 +12,8 @@ import pytest
 
 from distributedlog import KeyedRecord, LogRecord, UnsupportedFormat
 from distributedlog.blocking import open_namespace
+from distributedlog.runtime.declarations.versions import CURRENT
+from distributedlog.runtime.interfaces.errors import UpgradeNotFinalized
 from tests.cluster.story import Cluster, dlog, environment_for
 
 pytestmark = pytest.mark.processes
@@ -107,33 +109,52 @@ def run_program(cluster: Cluster, python: str, program: str, *arguments: str) ->
     return report
 
 
-def test_older_build_gets_unsupported_format_from_the_first_record_with_a_key(
+def test_formats_of_this_build_are_written_only_after_the_upgrade_is_finalized(
     tmp_path: Path, older_python: str
 ) -> None:
-    """It reads up to that record and never returns it; it changes nothing. Its nodes store the log."""
+    """Until then, new clients are refused. Afterwards older clients read up to the first new record."""
     with cluster_of(older_python, tmp_path) as cluster, open_namespace(cluster.uri) as namespace:
-        namespace.create_log("keyed", config={"record_headers": True})
+        status = cluster.json("status")
+        assert list(status["versions"]["nodes"]) == ["0.1 or older"]
+        assert status["conditions"] == []
+        namespace.create_log("keyed")
         log = namespace.open_log("keyed")
+        with pytest.raises(UpgradeNotFinalized):
+            log.set({"record_headers": True})
         with log.open_writer() as writer:
             writer.write(LogRecord(1, b"plain"))
-        before = run_program(cluster, older_python, "read_program.py", LOG)
-        assert before["unexpected"] == {}
-        written = [KeyedRecord(2, b"keyed", b"k", [(b"n", b"v")]), LogRecord(3, b"after")]
+            for refused in (KeyedRecord(2, b"keyed", b"k"), LogRecord(0, b"lower")):
+                with pytest.raises(UpgradeNotFinalized):
+                    writer.write(refused)
+        outcomes = run_program(cluster, older_python, "keyed_program.py", "keyed")["outcomes"]
+        assert set(outcomes.values()) == {"ok"}, "the older build writes the log as before"
+        refusal = cluster.run("cluster", "finalize", "--force")
+        assert refusal.returncode == 5
+        assert b"UpgradeIncomplete (2122)" in refusal.stderr
+
+        replace_builds(cluster, sys.executable)
+        assert "upgrade_not_finalized" in [
+            one["code"] for one in cluster.json("status")["conditions"]
+        ]
+        assert cluster.run("cluster", "finalize", "--check").returncode == 0
+        assert b"ConfirmationRequired" in cluster.run("cluster", "finalize").stderr
+        finalized = cluster.json("cluster", "finalize", "--force")
+        assert finalized["finalized"] == str(CURRENT)
+
+        written = [KeyedRecord(1 << 51, b"keyed", b"k", [(b"n", b"v")]), LogRecord(1, b"after")]
         with log.open_writer() as writer:
             for record in written:
                 writer.write(record)
-
         found = run_program(cluster, older_python, "keyed_program.py", "keyed")
-
-        assert found["payloads"] == ["plain"]
+        assert found["payloads"] == ["older"], "its truncation left its own record, and no new one"
         expected = dict.fromkeys(("read", "read_columns", "write", "truncate"), "UnsupportedFormat")
         assert found["outcomes"] == {**expected, "last": "ok"}  # it has neither key nor headers
         with log.open_writer() as writer:
-            writer.write(KeyedRecord(4, b"headers", None, [(b"n", b"v")]))
+            writer.write(KeyedRecord(1 << 52, b"headers", None, [(b"n", b"v")]))
         found = run_program(cluster, older_python, "keyed_program.py", "keyed")
         assert found["outcomes"] == {**expected, "last": "UnsupportedFormat"}
         with log.open_reader(to="end") as reader:
-            assert list(reader)[1:3] == written
+            assert list(reader)[-3:-1] == written
 
         # Through a read proxy of either build, a reader never gets a record without its key and headers.
         for python in (older_python, sys.executable):
@@ -141,8 +162,8 @@ def test_older_build_gets_unsupported_format_from_the_first_record_with_a_key(
                 reading = through.open_log("keyed").open_reader(to="end")
                 with reading as reader:
                     if python == older_python:
-                        assert reader.read_next(PROGRAM_S) == LogRecord(1, b"plain")
+                        assert reader.read_next(PROGRAM_S).payload == b"older"
                         with pytest.raises(UnsupportedFormat):
                             reader.read_next(PROGRAM_S)
                     else:
-                        assert list(reader)[1:3] == written
+                        assert list(reader)[-3:-1] == written
