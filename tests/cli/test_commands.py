@@ -13,6 +13,7 @@ import pytest
 
 from distributedlog.cluster.local.child_processes import environment
 from distributedlog.log.format.record import RECORD_BYTES_MAX
+from distributedlog.runtime.declarations.versions import CURRENT, VERSION
 from tests import preloaded
 from tests.cli.live import Cluster
 from tests.cluster.story import dlog
@@ -196,7 +197,7 @@ def test_status_and_bookies_show_everybody(cluster: Cluster) -> None:
     assert status["healthy"] is True
     assert status["conditions"] == status["reasons"] == []
     assert [set(m) for m in status["metadata"]] == [
-        {"name", "address", "role", "term", "applied", "alive", "conditions"}
+        {"name", "address", "role", "term", "applied", "alive", "version", "conditions"}
     ]
     assert status["metadata"][0]["role"] == "leader"
     assert len(status["bookies"]) == 3
@@ -207,8 +208,23 @@ def test_status_and_bookies_show_everybody(cluster: Cluster) -> None:
     listed = [json.loads(line) for line in cluster.ok("bookies", "--json").splitlines()]
     assert [one["id"] for one in listed] == [one["id"] for one in status["bookies"]]
     assert cluster.ok("status").startswith(b"healthy")
+    assert status["versions"]["finalized"] == str(CURRENT)
+    assert [*status["versions"]["nodes"]] == [VERSION]
+    assert {one["version"] for one in (*status["metadata"], *status["bookies"])} == {VERSION}
+    assert f"version {VERSION}, finalized for {CURRENT}\n" in cluster.ok("status").decode()
     probed = json.loads(cluster.ok("status", "--probe", "--json"))
     assert set(probed["probe"]) == {"create_ms", "open_ms", "append_ms", "commit_ms", "read_ms"}
+
+
+def test_new_cluster_is_finalized_and_a_repetition_changes_nothing(cluster: Cluster) -> None:
+    finalized = f"the cluster is finalized for version {CURRENT}\n"
+    shown = cluster.ok("cluster", "finalize", "--check").decode()
+    assert shown.endswith(finalized)
+    assert len([line for line in shown.splitlines() if line.endswith(VERSION)]) == 4
+    assert cluster.ok("cluster", "finalize").decode() == finalized
+    checked = json.loads(cluster.ok("cluster", "finalize", "--check", "--json"))
+    assert (checked["can_finalize"], checked["blocking"]) == (True, [])
+    cluster.fails(2, "cluster", "finalize", "--check", "--force")
 
 
 def test_a_placement_policy_is_set_refused_and_forgotten(cluster: Cluster) -> None:

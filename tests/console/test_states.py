@@ -24,6 +24,7 @@ from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.runtime.declarations.condition_texts import text_of
 from distributedlog.runtime.declarations.health_conditions import Code, condition
+from distributedlog.runtime.declarations.versions import VERSION
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.protocol.frames import pack
@@ -68,6 +69,8 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
             assert shown == [("read", True, True), ("write", True, True)]
             assert [one["records_s"] for one in found["proxies"]] == [None, 0]
             assert all(one["in_bytes_s"] == 0 for one in found["bookies"])
+            nodes_shown = (*found["bookies"], *found["metadata"], *found["proxies"])
+            assert {one["version"] for one in nodes_shown} == {VERSION}
             assert all(one["silent_s"] is not None for one in found["bookies"])
 
         # What cannot be read, and who does not answer, is a row or a reason, and never an error.

@@ -9,9 +9,11 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.declarations.options import (
+    WRITE_PROXY,
     BookieNodeConfig,
     MetadataNodeConfig,
     NodeReady,
+    ProxyNodeConfig,
 )
 from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.process.http_server import (
@@ -22,14 +24,17 @@ from distributedlog.cluster.process.http_server import (
     is_allowed_host,
     serve_http,
 )
+from distributedlog.cluster.process.process_lifetime import first_error
 from distributedlog.cluster.status.node_health import (
     NodeHealth,
     address_to_dial,
     health_at,
     query_health,
 )
+from distributedlog.metadata.model import cluster_version
+from distributedlog.runtime.declarations.versions import UNREPORTED, VERSION
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
-from distributedlog.runtime.interfaces.errors import ConnectionLost
+from distributedlog.runtime.interfaces.errors import ConnectionLost, UnsupportedFormat
 from distributedlog.runtime.interfaces.host import Connection, Host
 from distributedlog.runtime.machine import real_host
 
@@ -72,6 +77,32 @@ async def test_a_node_says_its_role() -> None:
     assert (led.healthy, led.state) == (True, "leader")
     assert (stored.healthy, stored.state) == (True, "up")
     assert stored.answer_ms > 0
+    assert led.version == stored.version == stored.as_json()["version"] == VERSION
+
+
+async def test_node_below_the_finalized_version_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with _metadata() as (_, metadata, nursery):
+        address = metadata.address
+        bookie = BookieNodeConfig("b", (address,), metadata_timeout_s=5)
+        disks = _disks("journal", "index")
+        ended = trio.CancelScope()
+
+        async def serve(*, task_status: trio.TaskStatus[NodeReady]) -> None:
+            with ended:
+                await serve_node(real_host("b", disks=disks), bookie, task_status=task_status)
+
+        await nursery.start(serve)  # the cluster has its version then
+        ended.cancel()
+        monkeypatch.setattr(cluster_version, "CURRENT", UNREPORTED)
+        for host, config in (
+            (real_host("b", disks=_disks("journal", "index")), bookie),
+            (real_host("p"), ProxyNodeConfig("p", WRITE_PROXY, (address,))),
+        ):
+            with pytest.raises(BaseExceptionGroup) as refused:
+                await nursery.start(serve_node, host, config)
+            assert isinstance(first_error(refused.value), UnsupportedFormat)
 
 
 async def test_a_metadata_node_that_waits_for_its_peers_is_well() -> None:
