@@ -59,8 +59,7 @@ class GatedFormat(enum.Enum):
     """A format that an older version refuses, and that a program would otherwise write without an operator.
 
     Formats that are not in this list are read by every version since 0.1, or are sent only to a peer that
-    announces them, or are used only after a command of an operator (docs/reference/formats.md, "Formats and
-    versions").
+    announces them (docs/reference/formats.md, "Formats and versions").
     """
 
     RECORD_HEADERS = "keys and headers", Version(0, 2)

@@ -313,6 +313,8 @@ class IndependentAuthorizer:
         if operation.key == b"next/ledger":
             return True
         cluster = policy.cluster_rights(user)
+        if operation.key == b"cluster/version":
+            return "a" in cluster
         if key_kind in ("bookie", "cookie") and isinstance(operation, Put):
             return False  # only a bookie itself writes its record
         if key_kind in OPERATORS:

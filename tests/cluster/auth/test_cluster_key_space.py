@@ -24,6 +24,7 @@ from distributedlog.metadata.model import acl_records as trust_records
 from distributedlog.metadata.model import cluster_version
 from distributedlog.metadata.model.rights import ADMIN, AUTHENTICATED, EVERYBODY, OPERATOR
 from distributedlog.proxy.membership import proxy_registration as registration
+from distributedlog.runtime.declarations.versions import Version
 from tests.parts import files_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -110,3 +111,19 @@ def test_secrets_are_read_by_nobody_and_the_mode_by_everybody() -> None:
 def test_what_only_looks_like_a_key_has_no_place(key: bytes) -> None:
     place = KEY_CLASSES.of(key).scope_of(key)
     assert place is None or (place == NO_SCOPE and KEY_CLASSES.of(key) is UNKNOWN_CLASS)
+
+
+def test_version_of_the_cluster_is_raised_by_administrators_and_audited() -> None:
+    key = cluster_version.CLUSTER_VERSION_KEY
+    older, newer = (cluster_version.ClusterVersion(Version(0, minor)).encode() for minor in (2, 3))
+    row = KEY_CLASSES.of(key)
+    assert row.read_rights & AUTHENTICATED
+    assert callable(row.write_rights)
+    assert row.write_rights(key, None, older) == row.write_rights(key, older, newer) == ADMIN
+    for before, after in ((older, older), (newer, older), (older, None)):
+        assert row.write_rights(key, before, after) == 0
+
+    describe = KEY_CLASSES.audit_rules[b"cluster/"]
+    assert describe(key, {key: newer}, older) == ("finalize", "version 0.3")
+    assert describe(key, {key: b"unreadable"}, older) == ("replace-record", "'cluster/version'")
+    assert describe(restored.RESTORES, {restored.RESTORES: b"1"}, None) is None
