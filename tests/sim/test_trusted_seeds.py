@@ -21,7 +21,7 @@ SEEDS = int(os.environ.get("DLOG_TRUSTED_SEEDS", "2"))
 START = int(os.environ.get("DLOG_SIM_START", "2"))
 """In these somebody who is watched gets something done at a bookie: asserted below."""
 
-PROXY_SEED = 9
+PROXY_SEED = 0
 """In this seed rights are required."""
 
 FOUND_AT_ONCE = (

@@ -169,7 +169,7 @@ INJECTED_BUGS: dict[str, tuple[Patch, ...]] = {
 STARTS = {
     "acknowledged before it is durable (G2)": 3,
     "a reader goes on one entry too far, and does not count (H192)": 10,
-    "a retry is taken as new after eviction (H67)": 8,
+    "a retry is taken as new after eviction (H67)": 6,
     "two owners: nobody is fenced (H60)": 3,
     "the ring gives what was truncated (H188)": 4,
     "what the new owner has is sent again (G9)": 3,
