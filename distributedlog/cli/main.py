@@ -81,7 +81,10 @@ from .framework.standard_streams import open_standard_streams
                 ".storage.ledger",
                 "List, show, read and recover ledgers; drop lost entries.",
             ),
-            "cluster": (".cluster.upgrade", "Show the versions of all nodes, and finalize an upgrade."),
+            "cluster": (
+                ".cluster.upgrade",
+                "Show the versions of all nodes, and finalize an upgrade.",
+            ),
             "metadata": (
                 ".cluster.metadata",
                 "Show the metadata quorum; add, remove and replace its nodes; make backups.",

@@ -108,7 +108,11 @@ class BookieRegistration:
         return None
 
     def encode(self, *, codes: bool = True) -> bytes:
-        """Encode the record as the value of the bookie's key; for ``codes`` see `report_of`."""
+        """Encode the record as the value of the bookie's key.
+
+        Args:
+            codes: False: the fields of version 0.1, which the simulator also runs. See `report_of`.
+        """
         return pack(
             {
                 "format": FORMAT,
@@ -130,7 +134,7 @@ class BookieRegistration:
                 ),
                 "principal": self.principal,
                 "limbo_below": self.limbo_below,
-                "version": self.version,
+                **({"version": self.version} if codes else {}),
             }
         )
 

@@ -34,6 +34,16 @@ def cluster_of(python: str, directory: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+def replace_builds(cluster: Cluster, python: str) -> None:
+    """Restart each node with another build, one at a time: the metadata leader last."""
+    leader = cluster.leader()
+    names = [node.name for node in cluster.plan.nodes if node.name != leader]
+    for name in (*names, leader):
+        cluster.stop(name)
+        cluster.pythons[name] = python
+        cluster.start(name)
+
+
 def test_clients_of_both_builds_append_to_logs_with_and_without_txids(
     tmp_path: Path, older_python: str
 ) -> None:
@@ -162,7 +172,9 @@ def test_formats_of_this_build_are_written_only_after_the_upgrade_is_finalized(
                 reading = through.open_log("keyed").open_reader(to="end")
                 with reading as reader:
                     if python == older_python:
-                        assert reader.read_next(PROGRAM_S).payload == b"older"
+                        record = reader.read_next(PROGRAM_S)
+                        assert record is not None
+                        assert record.payload == b"older"
                         with pytest.raises(UnsupportedFormat):
                             reader.read_next(PROGRAM_S)
                     else:
