@@ -16,7 +16,8 @@ States:
     log_states.py         The list of logs, and one log.
     lag_list.py           The consumers of logs: positions, subscribers and work queues, with their lag.
     record_browser.py     Records from a position on, and a tail.
-    rate_history.py       Rates per second from counters (pure).
+    rate_history.py       Rates per second from counters, and those of the last hour (pure).
+    record_rate.py        Records per second of a small namespace, one log at a time.
     suggested_command.py  The command for each health condition (pure).
 
 The page:
@@ -24,5 +25,5 @@ The page:
     static/               One HTML file, modules and a style sheet, without a build step.
 
 A state is one small JSON object. It is made at most once per second for all browsers, and only while one is
-connected.
+connected. Only the figures of the charts are sampled without a browser.
 """

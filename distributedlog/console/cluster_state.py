@@ -2,11 +2,13 @@
 
 Figures of nodes are untrusted: values that are not numbers are dropped, and texts are cut and shown as plain
 text. Unknown values are None, never 0.
+
+The figures of the charts are sampled once per second, with or without a viewer. A sample costs one request
+per bookie. While there is a viewer, its states are the samples.
 """
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from statistics import median
 from typing import Any
 
@@ -14,7 +16,8 @@ import trio
 
 from ..cluster.declarations.config import format_address
 from ..cluster.status.bookie_names import ID_CHARS, replace_bookie_ids
-from ..cluster.status.cluster_overview import StatusCache, status, unknown
+from ..cluster.status.cluster_overview import StatusCache, bookies, status, unknown
+from ..log.namespace import Namespace
 from ..metadata.client.metadata_client import MetadataClient
 from ..metadata.model.interface import Scan
 from ..proxy.membership.proxy_registration import PREFIX, WRITE, ProxyRegistration
@@ -28,8 +31,10 @@ from ..runtime.interfaces.errors import (
     NotAuthenticated,
     UnsupportedFormat,
 )
+from ..runtime.schedule.work_failures import WorkFailures
 from .node_connections import NodeLinks
-from .rate_history import RateHistory
+from .rate_history import PointHistory, RateHistory
+from .record_rate import RecordRate
 from .suggested_command import command_for
 
 STATUS_S = 6.0
@@ -38,11 +43,16 @@ INFO_S = 1.0
 """Timeout of a node's figures, in seconds. Afterwards its row has no numbers."""
 QUERIES_AT_ONCE = 32
 ROWS_MAX = 200
-POINTS_MAX = 900
-"""Maximum number of points in the charts, collected while a browser is connected.
-
-Prometheus stores the history.
-"""
+SAMPLE_S = 1.0
+"""Interval of the samples, in seconds."""
+SAMPLED_NODES_S = 30
+"""Maximum number of bookies that are queried per second without a viewer. More are sampled less often."""
+ADDRESSES_S = 10.0
+"""Without a viewer, the addresses of the bookies are read at this interval, in seconds."""
+VIEWER_GONE = 2.5
+"""After this many intervals without a state, samples no longer come from viewers."""
+NEWEST_POINTS = 5
+"""The intervals of the charts that are part of each state."""
 REASONS_MAX = 100
 TEXT_MAX = 300
 """Maximum number of characters of a text from a node."""
@@ -53,18 +63,33 @@ SLOW_S = 0.02
 
 
 class ClusterState:
-    """Polls one cluster repeatedly. For one task at a time."""
+    """Polls one cluster repeatedly. For one task at a time, besides that of `run`."""
 
     def __init__(
-        self, nodes: NodeLinks, metadata: MetadataClient, where: str, wall_ms: Callable[[], int]
+        self,
+        nodes: NodeLinks,
+        metadata: MetadataClient,
+        where: str,
+        wall_ms: Callable[[], int],
+        namespace: Callable[[], Namespace | None] = lambda: None,
     ) -> None:
+        """``namespace`` returns None until a quorum has answered."""
         self._nodes = nodes
         self._metadata = metadata
         self._where = where
         self._wall_ms = wall_ms
         self._rates = RateHistory()
+        self._records = RecordRate(namespace)
+        self._records_s: float | None = None
         self._status_cache = StatusCache()
-        self._points: deque[dict[str, float | None]] = deque(maxlen=POINTS_MAX)
+        self._history = PointHistory()
+        self._querying = trio.Lock()
+        self._sampled_at = -float("inf")
+        """Time of the newest sample of the bookies."""
+        self._polled_at = -float("inf")
+        self._addresses: dict[str, str] = {}
+        """Bookie ID to address, of the bookies to sample."""
+        self._addresses_at = -float("inf")
         self._answered_at: dict[str, float] = {}
         """Address to the time of the last figures of this node."""
         self.waited_s = 0.0
@@ -87,26 +112,26 @@ class ClusterState:
         shown_bookies, members = bookies[:ROWS_MAX], cluster_status["metadata"][:ROWS_MAX]
         proxies = [] if cluster_status["logs"] is None else await self._proxies()
         addresses = [row["address"] for row in (*shown_bookies, *members) if row["address"]]
-        started_at = trio.current_time()
-        infos = await self._query_infos(
-            [*addresses, *(address for _, address in proxies if address)]
-        )
-        now = trio.current_time()
+        addresses += [address for _, address in proxies if address]
+        started_at = self._polled_at = trio.current_time()
+        infos = await self._query_infos(addresses)
+        for old_address in self._answered_at.keys() - set(addresses):
+            del self._answered_at[old_address]
+        now = self._polled_at = trio.current_time()
+        if cluster_status["logs"] is not None:
+            self._addresses = {row["id"]: row["address"] for row in shown_bookies if row["address"]}
+            self._addresses_at = now
         self.waited_s += now - started_at
         rows = [self._bookie_row(row, infos, now) for row in shown_bookies]
         mark_slow(rows)
         rows.sort(key=is_well)
         conditions = [from_map(row) for row in cluster_status["conditions"][:REASONS_MAX]]
         applied = max((row["applied"] for row in members if row["alive"]), default=0)
-        now_ms = self._wall_ms()
-        self._points.append(
-            {"at": now_ms}
-            | {name: total(rows, name) for name in ("in_bytes_s", "out_bytes_s", "entries_s")}
-        )
         return {
             "where": self._where,
-            "now_ms": now_ms,
-            "point": self._points[-1],
+            "now_ms": self._wall_ms(),
+            "rates": self._add_sample(rows, now) | {"records_s": self._records_s},
+            "points": self.points(NEWEST_POINTS),
             "health": cluster_status["health"],
             "healthy": cluster_status["healthy"],
             "conditions": [
@@ -130,9 +155,57 @@ class ClusterState:
             "damaged_records": len(cluster_status["damaged_records"]),
         }
 
-    def points(self) -> list[dict[str, float | None]]:
-        """Return the rates of all bookies together, one point per poll, oldest first."""
-        return list(self._points)
+    def points(self, newest: int | None = None) -> list[dict[str, Any]]:
+        """Return the newest intervals for the charts, or all; see `PointHistory.points`."""
+        return self._history.points(trio.current_time(), self._wall_ms(), newest)
+
+    async def run(self) -> None:
+        """Sample the figures of the charts until cancelled, also without a viewer."""
+        await WorkFailures().keep_running("the console's samples", self._sample_all)
+
+    async def _sample_all(self) -> None:
+        records_at = trio.current_time()
+        while True:
+            started_at = trio.current_time()
+            step_s = max(SAMPLE_S, len(self._addresses) / SAMPLED_NODES_S)
+            if started_at - self._polled_at >= VIEWER_GONE * SAMPLE_S and (
+                started_at - self._sampled_at >= step_s
+            ):
+                await self._sample_bookies()
+            self._records_s = await self._records.measure()
+            now = trio.current_time()
+            self._history.add(records_at, now, {"records_s": self._records_s})
+            records_at = now
+            await trio.sleep_until(max(started_at + SAMPLE_S, now + SAMPLE_S / 2))
+
+    async def _sample_bookies(self) -> None:
+        if trio.current_time() - self._addresses_at >= ADDRESSES_S:
+            with trio.move_on_after(INFO_S), suppress(DistributedLogError):
+                bookie_rows = await bookies(self._metadata, self._metadata.listener)
+                self._addresses = {
+                    row["id"]: row["address"] for row in bookie_rows[:ROWS_MAX] if row["address"]
+                }
+            self._addresses_at = trio.current_time()
+        infos = await self._query_infos(list(self._addresses.values()))
+        now = trio.current_time()
+        self._add_sample(
+            [
+                self._bookie_rates(bookie_id, infos.get(address, {}), now)
+                for bookie_id, address in self._addresses.items()
+            ],
+            now,
+        )
+
+    def _add_sample(self, rows: Sequence[Mapping[str, Any]], now: float) -> dict[str, float | None]:
+        """Record the figures of all bookies together, and return them."""
+        figures: dict[str, float | None] = {
+            name: total(rows, name) for name in ("in_bytes_s", "out_bytes_s", "entries_s")
+        }
+        sync_p99s = [row["sync_p99_s"] for row in rows if row["sync_p99_s"] is not None]
+        figures["sync_p99_s"] = max(sync_p99s, default=None)
+        self._history.add(self._sampled_at, now, figures)
+        self._sampled_at = now
+        return figures
 
     async def _status(self) -> dict[str, Any]:
         """Return the status, or an unknown one if no metadata node answers."""
@@ -148,7 +221,7 @@ class ClusterState:
                 problem = str(error)
         return unknown(problem)
 
-    async def _query_infos(self, addresses: Sequence[str]) -> dict[str, dict[str, Any]]:
+    async def _query_infos(self, addresses: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the figures of the nodes by address, without those that do not answer."""
         infos: dict[str, dict[str, Any]] = {}
         limiter = trio.CapacityLimiter(QUERIES_AT_ONCE)
@@ -161,11 +234,10 @@ class ClusterState:
                     return
             self._answered_at[address] = trio.current_time()
 
-        async with trio.open_nursery() as nursery:
+        # Locked, because a node has one request at a time (`NodeLinks.info`).
+        async with self._querying, trio.open_nursery() as nursery:
             for address in dict.fromkeys(addresses):
                 nursery.start_soon(ask, address)
-        for old_address in self._answered_at.keys() - set(addresses):
-            del self._answered_at[old_address]
         return infos
 
     async def _proxies(self) -> list[tuple[ProxyRegistration, str]]:
@@ -226,12 +298,6 @@ class ClusterState:
         self, bookie: Mapping[str, Any], infos: Mapping[str, Mapping[str, Any]], now: float
     ) -> dict[str, Any]:
         info = infos.get(bookie["address"] or "", {})
-        counters = {
-            name: value
-            for name in ("entries", "payload_bytes", "read_bytes")
-            if (value := number(info, name)) is not None
-        }
-        rates = self._rates.rates(bookie["id"], now, counters) if counters else {}
         loop_lag_ms = number(info, "loop_lag_max_ms")
         corruption = bookie["rot"] or {}
         return {
@@ -250,12 +316,25 @@ class ClusterState:
             "limbo": number(info, "limbo_ledgers"),
             "in_limbo": is_in_limbo(info),
             "rotten": corruption.get("rotten_ledgers"),
-            "sync_p99_s": self._sync_p99(bookie["id"], info, now),
             "late_s": None if loop_lag_ms is None else loop_lag_ms / 1000,
+            "slow": False,
+        } | self._bookie_rates(bookie["id"], info, now)
+
+    def _bookie_rates(
+        self, bookie_id: str, info: Mapping[str, Any], now: float
+    ) -> dict[str, float | None]:
+        """Return the rates of a bookie since its previous sample."""
+        counters = {
+            name: value
+            for name in ("entries", "payload_bytes", "read_bytes")
+            if (value := number(info, name)) is not None
+        }
+        rates = self._rates.rates(bookie_id, now, counters) if counters else {}
+        return {
+            "sync_p99_s": self._sync_p99(bookie_id, info, now),
             "entries_s": rates.get("entries"),
             "in_bytes_s": rates.get("payload_bytes"),
             "out_bytes_s": rates.get("read_bytes"),
-            "slow": False,
         }
 
     def _sync_p99(self, bookie: str, info: Mapping[str, Any], now: float) -> float | None:
@@ -305,6 +384,22 @@ class ClusterState:
                 with_labels(each["text"], self.labels) for each in member["conditions"][:10]
             ],
         }
+
+
+@asynccontextmanager
+async def sampled_state(
+    nodes: NodeLinks,
+    metadata: MetadataClient,
+    where: str,
+    wall_ms: Callable[[], int],
+    namespace: Callable[[], Namespace | None],
+) -> AsyncIterator[ClusterState]:
+    """Yield the state of a cluster, sampled until the end of the block. For the arguments see the class."""
+    async with trio.open_nursery() as nursery:
+        state = ClusterState(nodes, metadata, where, wall_ms, namespace)
+        nursery.start_soon(state.run)
+        yield state
+        nursery.cancel_scope.cancel()
 
 
 def is_in_limbo(info: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Compute rates per second from increasing counters, and quantiles from histograms (pure).
+"""Compute rates per second from increasing counters, and keep those of the last hour for charts (pure).
 
 Times are of the caller's monotonic clock, never wall time. If a counter decreases, the node has restarted.
 Then there is no rate instead of a negative one (H263, H264).
@@ -6,6 +6,9 @@ Then there is no rate instead of a negative one (H263, H264).
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
 
 from ..runtime.declarations.meters import DURATION_BUCKETS_S
 
@@ -15,6 +18,14 @@ FORGET_S = 120.0
 """Sources that are not polled for this many seconds are forgotten."""
 BETWEEN_SAMPLES_S = 0.1
 """Two samples that are closer than this, in seconds, count as one."""
+
+SERIES = ("records_s", "entries_s", "in_bytes_s", "out_bytes_s", "sync_p99_s")
+"""The figures in the charts. Each is the mean of its interval, except those in `MAXIMA`."""
+MAXIMA = frozenset({"sync_p99_s"})
+RESOLUTIONS = ((1.0, 300), (10.0, 360))
+"""Length of an interval in seconds, and the number of intervals: five minutes, and an hour."""
+SAMPLE_S_MAX = 15.0
+"""A sample that covers more seconds is a gap, because its mean would hide what happened."""
 
 
 class RateHistory:
@@ -83,3 +94,111 @@ class RateHistory:
             if now - bucket_samples[-1][0] > FORGET_S
         ]:
             del self._buckets[key]
+
+
+@dataclass(slots=True)
+class _Interval:
+    """The part of each figure that falls in one interval."""
+
+    index: int
+    """The interval begins at ``index`` times its length."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """For how many seconds of the interval the figure is known."""
+    values: dict[str, float] = field(default_factory=dict)
+    """The sum of value times seconds, or the maximum for those in `MAXIMA`."""
+
+    def add(self, values: Mapping[str, float], seconds: float) -> None:
+        for name, value in values.items():
+            self.weights[name] = self.weights.get(name, 0.0) + seconds
+            old_value = self.values.get(name, 0.0)
+            self.values[name] = (
+                max(old_value, value) if name in MAXIMA else old_value + value * seconds
+            )
+
+    def figure(self, name: str) -> float | None:
+        """Return a figure with five digits, or None if it is unknown."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        return float(f"{value if name in MAXIMA else value / self.weights[name]:.5g}")
+
+
+class _Ring:
+    """The newest intervals of one length. An interval without a sample is missing, so that it is a gap."""
+
+    def __init__(self, step_s: float, length: int) -> None:
+        self.step_s = step_s
+        self._length = length
+        self._intervals: deque[_Interval] = deque()
+        self._end = -float("inf")
+
+    def add(self, start: float, end: float, values: Mapping[str, float]) -> None:
+        """Add a sample to each interval that it overlaps."""
+        step_s = self.step_s
+        self._end = max(self._end, end)
+        for index in range(int(start // step_s), ceil(end / step_s)):
+            overlap_s = min(end, (index + 1) * step_s) - max(start, index * step_s)
+            if overlap_s > 0:
+                self._interval(index).add(values, overlap_s)
+        first_index = int(self._end // step_s) - self._length
+        while self._intervals[0].index < first_index:
+            self._intervals.popleft()
+
+    def rows(self, newest: int | None) -> list[list[float | None]]:
+        """Return the number of each complete interval with its figures, oldest first."""
+        rows: list[list[float | None]] = [
+            [interval.index, *(interval.figure(name) for name in SERIES)]
+            for interval in list(self._intervals)[-(newest or self._length) - 2 :]
+            if (interval.index + 1) * self.step_s <= self._end
+        ]
+        return rows[-(newest or self._length) :]
+
+    def _interval(self, index: int) -> _Interval:
+        intervals = self._intervals
+        for interval in reversed(intervals):  # the last or the one before it
+            if interval.index == index:
+                return interval
+            if interval.index < index:
+                break
+        if intervals and intervals[-1].index > index:
+            return _Interval(index)  # it is older than the newest one and was a gap: it remains one
+        intervals.append(_Interval(index))
+        return intervals[-1]
+
+
+class PointHistory:
+    """The figures of the last hour in a fixed number of intervals (`RESOLUTIONS`).
+
+    A rate is the mean between two samples. It therefore belongs to all intervals between the two.
+    """
+
+    def __init__(self) -> None:
+        self._rings = [_Ring(step_s, length) for step_s, length in RESOLUTIONS]
+
+    def add(self, start: float, end: float, values: Mapping[str, float | None]) -> None:
+        """Add figures that are valid from ``start`` to ``end``. Figures of `SERIES` may be missing."""
+        known_values = {name: value for name, value in values.items() if value is not None}
+        if known_values and 0 < end - start <= SAMPLE_S_MAX:
+            for ring in self._rings:
+                ring.add(start, end, known_values)
+
+    def points(self, now: float, now_ms: int, newest: int | None = None) -> list[dict[str, Any]]:
+        """Return the intervals of each resolution, for a chart.
+
+        Args:
+            now: The present time of the clock of `add`.
+            now_ms: The same as wall time, in milliseconds since 1970.
+            newest: The number of intervals. None for all.
+        Returns:
+            For each resolution: ``step_ms``, the wall time ``base_ms`` at which interval 0 began, and
+            ``rows``, each with the number of the interval and the figures of `SERIES`.
+        """
+        base_ms = round(now_ms - now * 1000)
+        return [
+            {
+                "step_ms": round(ring.step_s * 1000),
+                "base_ms": base_ms,
+                "rows": ring.rows(newest),
+            }
+            for ring in self._rings
+        ]

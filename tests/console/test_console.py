@@ -17,6 +17,7 @@ from distributedlog.blocking import open_namespace
 from distributedlog.cli.main import run
 from distributedlog.cluster.local.child_processes import environment
 from distributedlog.console.log_states import LOGS_SHOWN
+from distributedlog.console.rate_history import SERIES
 from distributedlog.console.record_browser import PAYLOAD_SHOWN, RECORDS_MAX, TAIL_RECORDS_S
 from distributedlog.console.server import STREAMS_MAX, STREAMS_PER_BROWSER
 from tests import preloaded
@@ -78,8 +79,9 @@ def test_the_cluster(browser: Browser) -> None:
     assert [one["role"] for one in first["metadata"]] == ["leader"]
     assert [one["label"] for one in first["bookies"]] == ["bookie1", "bookie2", "bookie3"]
     assert all(one["answers"] and one["state"] == "up" for one in first["bookies"])
-    assert all(one["in_bytes_s"] is None for one in first["bookies"])  # not known is not 0
     assert all(one["in_bytes_s"] is not None for one in second["bookies"])
+    assert [ring["step_ms"] for ring in second["points"]] == [1000, 10_000]
+    assert set(second["rates"]) == set(SERIES)
     assert second["now_ms"] > first["now_ms"]
 
 

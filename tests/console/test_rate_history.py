@@ -1,9 +1,19 @@
-"""Numbers a second from what nodes count."""
+"""Numbers a second from what nodes count, and those of the last hour."""
+
+import itertools
+import tracemalloc
 
 import pytest
 
 from distributedlog.console.cluster_state import cut, mark_slow, number
-from distributedlog.console.rate_history import WINDOW_S, RateHistory
+from distributedlog.console.rate_history import (
+    RESOLUTIONS,
+    SAMPLE_S_MAX,
+    SERIES,
+    WINDOW_S,
+    PointHistory,
+    RateHistory,
+)
 from distributedlog.console.suggested_command import command_for
 from distributedlog.runtime.declarations.health_conditions import Code, HealthCondition, Severity
 from distributedlog.runtime.declarations.meters import DURATION_BUCKETS_S
@@ -122,3 +132,100 @@ def test_a_parameter_never_becomes_a_command(code: str, hostile: str) -> None:
             )
             assert set(command) <= set("abcdefghijklmnopqrstuvwxyz0123456789 -")
             assert "reboot" not in command
+
+
+def _rows(
+    history: PointHistory, now: float, resolution: int, name: str
+) -> dict[float, float | None]:
+    """The figures of one name by the start of their interval, in seconds."""
+    found = history.points(now, round(now * 1000))[resolution]
+    column = 1 + SERIES.index(name)
+    step_s = found["step_ms"] / 1000
+    return {row[0] * step_s: row[column] for row in found["rows"]}
+
+
+def _sampled(history: PointHistory, times: list[float], value: float) -> None:
+    for start, end in itertools.pairwise(times):
+        history.add(start, end, dict.fromkeys(SERIES, value))
+
+
+def test_a_rate_belongs_to_all_intervals_between_its_samples() -> None:
+    history = PointHistory()
+    history.add(100.0, 102.5, {"in_bytes_s": 10.0})
+    history.add(102.5, 104.0, {"in_bytes_s": 20.0})
+
+    assert _rows(history, 104.0, 0, "in_bytes_s") == {100: 10, 101: 10, 102: 15, 103: 20}
+
+
+def test_five_minutes_have_seconds_and_the_hour_has_ten_seconds() -> None:
+    history = PointHistory()
+    _sampled(history, [float(second) for second in range(3 * 3600)], 7.0)
+    now = 3 * 3600 - 1.0
+
+    seconds, tens = (list(_rows(history, now, one, "records_s")) for one in (0, 1))
+    assert (seconds[0], seconds[-1], len(seconds)) == (now - 300, now - 1, 300)
+    assert (tens[0], tens[-1], len(tens)) == (now - 3609, now - 19, 360)
+    assert set(_rows(history, now, 1, "records_s").values()) == {7.0}
+
+
+def test_an_interval_without_a_sample_is_missing_and_not_zero() -> None:
+    history = PointHistory()
+    _sampled(history, [0.0, 1.0, 2.0], 5.0)
+    _sampled(history, [40.0, 41.0, 50.0], 6.0)
+
+    assert list(_rows(history, 50.0, 0, "records_s")) == [0, 1, *range(40, 50)]
+    assert _rows(history, 50.0, 1, "records_s") == {0: 5.0, 40: 6.0}
+
+
+def test_a_sample_over_a_long_time_is_a_gap() -> None:
+    """A suspended machine: the mean of a night would hide what happened."""
+    history = PointHistory()
+    history.add(0.0, SAMPLE_S_MAX + 1, {"records_s": 1.0})
+    history.add(-float("inf"), 20.0, {"records_s": 1.0})
+    history.add(20.0, 20.0, {"records_s": 1.0})
+
+    assert [ring["rows"] for ring in history.points(20.0, 20_000)] == [[], []]
+
+
+def test_figures_that_are_sampled_at_different_times_share_their_intervals() -> None:
+    history = PointHistory()
+    history.add(0.0, 1.0, {"in_bytes_s": 1.0, "sync_p99_s": None})
+    history.add(0.5, 2.0, {"records_s": 4.0})
+    history.add(1.0, 2.0, {"in_bytes_s": 3.0, "sync_p99_s": 0.5})
+
+    assert _rows(history, 2.0, 0, "in_bytes_s") == {0: 1, 1: 3}
+    assert _rows(history, 2.0, 0, "records_s") == {0: 4, 1: 4}
+    assert _rows(history, 2.0, 0, "sync_p99_s") == {0: None, 1: 0.5}
+
+
+def test_a_latency_in_ten_seconds_is_the_worst_of_them() -> None:
+    history = PointHistory()
+    for second in range(10):
+        history.add(
+            second, second + 1, {"sync_p99_s": 0.9 if second == 4 else 0.1, "entries_s": second}
+        )
+
+    assert _rows(history, 10.0, 1, "sync_p99_s") == {0: 0.9}
+    assert _rows(history, 10.0, 1, "entries_s") == {0: 4.5}
+
+
+def test_points_have_wall_time_and_the_newest_can_be_asked_for() -> None:
+    history = PointHistory()
+    _sampled(history, [float(second) for second in range(50)], 1.0)
+
+    seconds, tens = history.points(49.5, 1_000_000, newest=3)
+    assert (seconds["step_ms"], seconds["base_ms"]) == (1000, 1_000_000 - 49_500)
+    assert [row[0] for row in seconds["rows"]] == [46, 47, 48]
+    assert [row[0] for row in tens["rows"]] == [1, 2, 3]  # the present one is not complete
+
+
+def test_the_history_has_a_fixed_size() -> None:
+    history = PointHistory()
+    tracemalloc.start()
+    _sampled(history, [second * 1.01 for second in range(5000)], 123456.789)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert size < 8 * 2**20
+    for ring, (_, length) in zip(history.points(5000.0, 0), RESOLUTIONS, strict=True):
+        assert len(ring["rows"]) <= length

@@ -277,7 +277,7 @@ async def _serve_user_console(
     import trio
 
     from ...console.access_guard import HEADERS
-    from ...console.cluster_state import ClusterState
+    from ...console.cluster_state import sampled_state
     from ...console.http import ACTION_BODY_BYTES_MAX, BODY_BYTES_MAX, serve_http
     from ...console.node_connections import node_links
     from ...console.server import Console
@@ -296,9 +296,10 @@ async def _serve_user_console(
             namespace(settings, host) as logs,  # first, because it reports a rejected token
             quorum(settings, host) as metadata,
             node_links(host) as nodes,
+            sampled_state(nodes, metadata, uri, host.wall_ms, lambda: logs) as cluster,
         ):
             yield Console(
-                ClusterState(nodes, metadata, uri, host.wall_ms),
+                cluster,
                 WorkStatePoller(metadata, host.wall_ms),
                 lambda: logs,
                 guard,
@@ -346,7 +347,7 @@ async def _serve_own_console(
     import trio
 
     from ...console.access_guard import HEADERS
-    from ...console.cluster_state import ClusterState
+    from ...console.cluster_state import sampled_state
     from ...console.http import ACTION_BODY_BYTES_MAX, BODY_BYTES_MAX, serve_http
     from ...console.node_connections import node_links
     from ...console.server import Console
@@ -369,19 +370,22 @@ async def _serve_own_console(
             finally:
                 open_namespaces.clear()
 
+    def logs() -> "Namespace | None":
+        return open_namespaces[0] if open_namespaces else None
+
     host = client_host("dlog console")
-    async with quorum(settings) as metadata, node_links(host) as nodes:
-
-        def opened() -> "Namespace | None":
-            return open_namespaces[0] if open_namespaces else None
-
+    async with (
+        quorum(settings) as metadata,
+        node_links(host) as nodes,
+        sampled_state(nodes, metadata, uri, host.wall_ms, logs) as cluster,
+    ):
         own_console = Console(
-            ClusterState(nodes, metadata, uri, host.wall_ms),
+            cluster,
             WorkStatePoller(metadata, host.wall_ms),
-            opened,
+            logs,
             guard,
             payloads=payloads,
-            actions=_actions(opened, metadata, host, user="") if allow_changes else None,
+            actions=_actions(logs, metadata, host, user="") if allow_changes else None,
         )
         async with trio.open_nursery() as nursery:
             keep = WorkFailures().keep_running

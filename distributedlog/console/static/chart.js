@@ -1,68 +1,136 @@
-// Line charts and a strip of segments, as plain SVG. Each has a text label. The numbers of a chart are also a table.
+// Line charts over time, and a strip of segments, as plain SVG. Each has a text label. A chart is also a table.
 
 import { h, svg } from "./dom.js";
-import { short, time } from "./format.js";
+import { known, short, time } from "./format.js";
 
-const WIDTH_MAX = 900;
-const TWO_FROM = 900;  // page width in pixels from which two charts are side by side, as in style.css
-const HEIGHT = 130;
-const LEFT = 60;
+const HEIGHT = 150;
+const LEFT = 62;
+const RIGHT = 20;
+const TOP = 10;
+const BOTTOM = 20;
 const TABLE_ROWS = 12;
-const GAP_MS = 15_000;  // no browser was connected: a line across the gap would be invented
+const TICK_PX = 60;  // minimum width of a label of the time axis
+const TICKS_S = [10, 30, 60, 120, 300, 600, 900, 1800, 3600];
 
-// The width in pixels of one of `columns` charts, so that text in a chart is as large as text of the page.
-function room(columns) {
-  const page = document.getElementById("main").clientWidth - 32;
-  return Math.max(260, Math.min(WIDTH_MAX, page >= TWO_FROM ? (page - 24 * (columns - 1)) / columns : page));
+// The chart with the mouse pointer, and the time at the pointer.
+let pointer = { title: "", at: 0 };
+
+// The width in pixels of an element, so that text in a chart is as large as text of the page.
+function room(selector) {
+  const place = document.querySelector(selector) ?? document.getElementById("main");
+  return Math.max(240, Math.min(1560, place.clientWidth - (place.id === "main" ? 32 : 0)));
 }
 
-// `named`: [name, key] of each line; `points`: [{ at, [key]: number or null }]; a null is a gap.
-export function lines(title, named, points, format, axis = short) {
-  const width = room(2);
-  const names = named.map(([name]) => name);
-  points = points.map((one) => ({ at: one.at, values: named.map(([, key]) => one[key]) }));
-  const values = points.flatMap((one) => one.values).filter((one) => one !== null);
-  const most = Math.max(...values, 1);
-  const [first, last] = [points[0]?.at ?? 0, points.at(-1)?.at ?? 1];
-  const x = (at) => LEFT + ((at - first) / Math.max(last - first, 1)) * (width - LEFT - 4);
-  const y = (value) => HEIGHT - 16 - (value / most) * (HEIGHT - 28);
-  const paths = names.map((_, line) => {
-    let path = "";
-    let pen = "M";
-    let before = first;
-    for (const one of points) {
-      const value = one.values[line];
-      if (one.at - before > GAP_MS) pen = "M";
-      before = one.at;
-      if (value === null) pen = "M";
-      else {
-        path += `${pen}${x(one.at).toFixed(1)} ${y(value).toFixed(1)}`;
-        pen = "L";
-      }
-    }
-    return svg("path", { d: path || "M0 0", class: `line line-${line}` });
-  });
-  const now = points.at(-1)?.values ?? [];
-  const words = names.map((name, line) => `${name} ${now[line] === null || now[line] === undefined ? "unknown" : format(now[line])}`);
+// `named`: [name, key] of each line. `points`: [{ at, [key]: number or null }], each for the `points.step_ms` before
+// `at`. The chart shows the `span_ms` before `now_ms`. Points that are further apart than one step are not joined.
+export function lines(title, named, points, span_ms, now_ms, format, axis = short, ceiling = nice) {
+  const width = room(".charts > *");
+  const [first, last] = [now_ms - span_ms, now_ms];
+  const shown = points.filter((one) => one.at > first && one.at <= last);
+  const values = shown.flatMap((one) => named.map(([, key]) => one[key])).filter(known);
+  const most = ceiling(Math.max(...values, 0));
+  const x = (at) => LEFT + ((at - first) / span_ms) * (width - LEFT - RIGHT);
+  const y = (value) => HEIGHT - BOTTOM - (value / most) * (HEIGHT - TOP - BOTTOM);
+  const chosen = pointer.title === title ? nearest(shown, pointer.at, 2 * points.step_ms) : null;
+  const reading = chosen ?? (shown.length && last - shown.at(-1).at < 3 * points.step_ms ? shown.at(-1) : null);
+  const words = named.map(([name, key]) => `${name} ${reading && known(reading[key]) ? format(reading[key]) : "unknown"}`);
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "data-chart": title, "data-first": first, "data-span": span_ms,
+    "aria-label": `${title}: ${words.join(", ")}; ${values.length ? `at most ${format(Math.max(...values))}` : "nothing known"} since ${time(first)}` },
+  [0, 0.5, 1].map((part) => [
+    svg("line", { x1: LEFT, x2: width - RIGHT, y1: y(most * part), y2: y(most * part), class: "grid" }),
+    svg("text", { x: LEFT - 6, y: y(most * part) + 4, class: "axis" }, axis(most * part)),
+  ]),
+  ticks(first, last, width).map((at) => [
+    svg("line", { x1: x(at), x2: x(at), y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM + 4, class: "grid" }),
+    svg("text", { x: x(at), y: HEIGHT - 4, class: "axis middle time" }, label(at, span_ms)),
+  ]),
+  named.map(([, key], line) => svg("path", { d: path(shown, key, points.step_ms, x, y), class: `line line-${line}` })),
+  values.length ? null : svg("text", { x: (LEFT + width) / 2, y: HEIGHT / 2, class: "axis middle" }, "no data"),
+  chosen ? svg("line", { x1: x(chosen.at), x2: x(chosen.at), y1: TOP, y2: HEIGHT - BOTTOM, class: "cross" }) : null);
   return h("figure", {},
-    h("figcaption", {}, title, names.map((name, line) => h("span", { class: `key key-${line}` }, words[line]))),
-    svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img",
-      "aria-label": `${title}: ${words.join(", ")}; at most ${format(values.length ? most : 0)} since ${time(first)}` },
-    [0, 0.5, 1].map((part) => [
-      svg("line", { x1: LEFT, x2: width, y1: y(most * part), y2: y(most * part), class: "grid" }),
-      svg("text", { x: LEFT - 6, y: y(most * part) + 4, class: "axis" }, values.length ? axis(most * part) : "–"),
-    ]),
-    paths),
+    h("figcaption", {}, h("strong", {}, title), words.map((each, line) => h("span", { class: `key key-${line}` }, each)),
+      h("span", { class: "muted" }, chosen ? ` at ${time(chosen.at).slice(0, 8)}` : "")),
+    picture,
     h("details", {}, h("summary", {}, "as table"),
-      h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "at"), names.map((name) => h("th", { scope: "col" }, name)))),
-        h("tbody", {}, points.slice(-TABLE_ROWS).reverse().map((one) => h("tr", {}, h("th", { scope: "row" }, time(one.at)),
-          names.map((_, line) => h("td", {}, one.values[line] === null ? "–" : format(one.values[line])))))))));
+      h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col", title: "End of the interval, in UTC." }, "at"),
+        named.map(([name]) => h("th", { scope: "col", title: `${title}: ${name}` }, name)))),
+      h("tbody", {}, shown.slice(-TABLE_ROWS).reverse().map((one) => h("tr", {}, h("th", { scope: "row" }, time(one.at).slice(0, 8)),
+        named.map(([, key]) => h("td", {}, known(one[key]) ? format(one[key]) : "–"))))))));
+}
+
+// An SVG path through the known points. It is interrupted where an interval is missing or unknown.
+function path(shown, key, step_ms, x, y) {
+  let parts = "";
+  let before = null;
+  for (const one of shown) {
+    if (!known(one[key])) before = null;
+    else {
+      const place = `${x(one.at).toFixed(1)} ${y(one[key]).toFixed(1)}`;
+      // A single point between two gaps is a short line: otherwise it would not be visible.
+      parts += before !== null && one.at - before < 1.5 * step_ms ? `L${place}` : `M${place}h0.6`;
+      before = one.at;
+    }
+  }
+  return parts || "M0 0";
+}
+
+function nearest(shown, at, most_ms) {
+  let best = null;
+  for (const one of shown) if (best === null || Math.abs(one.at - at) < Math.abs(best.at - at)) best = one;
+  return best !== null && Math.abs(best.at - at) <= most_ms ? best : null;
+}
+
+// The times of the labels: round times, as many as fit.
+export function ticks(first, last, width) {
+  const most = Math.max(2, Math.floor((width - LEFT - RIGHT) / TICK_PX));
+  const step = 1000 * (TICKS_S.find((each) => (last - first) / 1000 / each <= most) ?? TICKS_S.at(-1));
+  const found = [];
+  const margin = ((last - first) * TICK_PX) / 3 / width;  // otherwise the first label would touch the other axis
+  for (let at = Math.ceil((first + margin) / step) * step; at <= last; at += step) found.push(at);
+  return found;
+}
+
+function label(at, span_ms) {
+  return new Date(at).toISOString().slice(11, span_ms < 180_000 ? 19 : 16);
+}
+
+// The end of an axis: the next value that is 1, 2, 4, 5 or 8 times a power of ten.
+export function nice(value) {
+  if (value <= 0) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return power * [1, 2, 4, 5, 8, 10].find((each) => power * each >= value * 0.9999);
+}
+
+// The same for bytes: the next power of two, or three quarters of it.
+export function nice_bytes(value) {
+  if (value <= 1024) return 1024;
+  const power = 2 ** Math.ceil(Math.log2(value));
+  return power * 0.75 >= value ? power * 0.75 : power;
+}
+
+// Shows the values at the mouse pointer. `draw` draws the charts again.
+export function follow_pointer(place, draw) {
+  place.addEventListener("pointermove", (event) => {
+    const picture = event.target.closest("svg[data-chart]");
+    if (picture === null && pointer.title === "") return;
+    if (picture === null) pointer = { title: "", at: 0 };
+    else {
+      const box = picture.getBoundingClientRect();
+      const part = ((event.clientX - box.left) * (picture.viewBox.baseVal.width / box.width) - LEFT) / (picture.viewBox.baseVal.width - LEFT - RIGHT);
+      pointer = { title: picture.dataset.chart, at: Number(picture.dataset.first) + part * Number(picture.dataset.span) };
+    }
+    draw();
+  });
+  place.addEventListener("pointerleave", () => {
+    pointer = { title: "", at: 0 };
+    draw();
+  });
 }
 
 // `parts`: [{ size, kind, title, missing }]. `marks`: [{ part, name }], where `part` is the index of a part.
-export function strip(label, parts, marks) {
+export function strip(title, parts, marks) {
   const total = parts.reduce((sum, one) => sum + Math.max(one.size, 0), 0);
-  const wide = room(1);
+  const wide = room("main");
   const least = Math.min(6, wide / Math.max(parts.length, 1) / 2);
   const rest = wide - least * parts.length;
   let left = 0;
@@ -72,7 +140,7 @@ export function strip(label, parts, marks) {
     left += width;
     return box;
   });
-  return svg("svg", { viewBox: `0 0 ${wide} ${[34, 54][marks.length] ?? 68}`, role: "img", "aria-label": label, class: "strip" },
+  return svg("svg", { viewBox: `0 0 ${wide} ${[34, 54][marks.length] ?? 68}`, role: "img", "aria-label": title, class: "strip" },
     boxes.map(({ left: x, width, one }) => [
       svg("rect", { x: x + 0.5, y: 4, width: Math.max(width - 1, 1), height: 26, class: `segment ${one.kind}` }, svg("title", {}, one.title)),
       one.missing ? svg("rect", { x: x + 0.5, y: 22, width: Math.max(width - 1, 1), height: 8, class: "hole" }) : null,

@@ -1,102 +1,171 @@
 // The cluster. Health comes before numbers. Each color has a text, and each text a shape.
 
-import { lines } from "./chart.js";
-import { command, h, morph, table } from "./dom.js";
-import { bytes, count, known, rate, seconds, some, visible } from "./format.js";
+import { follow_pointer, lines, nice_bytes } from "./chart.js";
+import { command, h, morph, section, tiles } from "./dom.js";
+import { bytes, count, known, portion, rate, seconds, visible } from "./format.js";
+import * as history from "./points.js";
 
-const POINTS_MAX = 900;
-let points = [];  // from the console and from this page since then; Prometheus stores the history
+const SPANS = [["5 minutes", 300_000], ["60 minutes", 3_600_000]];
+const REASONS_SHOWN = 5;
 
-export const SHAPES = { up: "●", "read-only": "◐", leaving: "◔", down: "✕" };
+// The states of a bookie: shape, word and class.
+const STATES = {
+  up: ["●", "up", "good"], "read-only": ["◐", "read-only", "warn"], leaving: ["◔", "draining", "warn"], down: ["✕", "offline", "bad"],
+};
+
+let span = 0;  // the index of the shown span and of its resolution
 
 export function open(main) {
   const place = main.appendChild(h("div"));
   let last = null;
-  before().then((found) => {
-    points = found.filter((one) => !points.length || one.at < points[0].at).concat(points).slice(-POINTS_MAX);
-    if (last) morph(place, render(last));
+  const draw = () => last && morph(place, render(last));
+  follow_pointer(place, draw);
+  place.addEventListener("change", (event) => {
+    const chosen = event.target.closest("input[name=span]");
+    if (chosen === null) return;
+    span = Number(chosen.value);
+    draw();
   });
   return {
     query: "page=cluster",
     title: "Cluster",
     update(state) {
-      if (!points.length || points.at(-1).at < state.point.at) points.push(state.point);
-      if (points.length > POINTS_MAX) points.shift();
+      history.add(state.points, draw);
+      const first = last === null;
       last = state;
-      morph(place, render(state));
+      draw();
+      if (first) draw();  // now the width of the charts is known
     },
   };
 }
 
-// The points from before the page was opened. Without them the charts start now.
-async function before() {
-  try {
-    const answer = await fetch("/points");
-    return answer.ok ? (await answer.json()).points : [];
-  } catch {
-    return [];
-  }
-}
-
 export function verdict(state) {
   const words = state.healthy ? "✓ healthy" : `▲ NOT healthy: ${state.health.replace("_", " ")}`;
-  return h("section", { class: `verdict ${state.health.replace("_", "-")}`, "aria-live": "polite", "aria-atomic": "true" },
-    h("h1", {}, words),
-    state.conditions.length ? h("ul", {}, state.conditions.map((one) => h("li", {}, `${one.severity.replace("_", " ")}: `, visible(one.text), " ", command(one.command)))) : null,
-    state.conditions_left_out ? h("p", {}, `and ${state.conditions_left_out} more`) : null);
+  const reasons = state.conditions.map((one) => h("li", {}, badge(one.severity), " ", visible(one.text), " ", command(one.command)));
+  return h("section", { class: `verdict ${state.health.replace("_", "-")}` },
+    h("div", { role: "status" }, h("h1", {}, words)),
+    h("span", { class: "muted where" }, visible(state.where)),
+    reasons.length ? h("ul", {}, reasons.slice(0, REASONS_SHOWN)) : null,
+    reasons.length > REASONS_SHOWN
+      ? h("details", {}, h("summary", {}, `${reasons.length - REASONS_SHOWN + state.conditions_left_out} more`), h("ul", {}, reasons.slice(REASONS_SHOWN)),
+        state.conditions_left_out ? h("p", {}, `and ${state.conditions_left_out} more in `, command("dlog status")) : null)
+      : null);
+}
+
+function badge(severity) {
+  const [shape, kind] = { info: ["ℹ", ""], healing: ["◔", "warn"], degraded: ["▲", "warn"], at_risk: ["◆", "bad"], down: ["✕", "bad"] }[severity] ?? ["○", ""];
+  return h("span", { class: `badge ${kind}` }, `${shape} ${severity.replace("_", " ")}`);
 }
 
 function state_of(one) {
-  if (one.state === "down") return "✕ down";
-  if (one.slow) return "◆ slow disk";
-  if (one.in_limbo) return "◒ limbo";
-  if (!one.answers) return `○ no answer${known(one.silent_s) ? ` for ${seconds(one.silent_s)}` : ""}`;
-  return `${SHAPES[one.state] ?? "○"} ${one.state}`;
+  let [shape, word, kind] = STATES[one.state] ?? ["○", one.state, ""];
+  if (one.state !== "down") {
+    if (one.slow) [shape, word, kind] = ["◆", "slow disk", "bad"];
+    else if (one.in_limbo) [shape, word, kind] = ["◒", "limbo", "warn"];
+    else if (!one.answers) [shape, word, kind] = ["○", `unavailable${known(one.silent_s) ? ` for ${seconds(one.silent_s)}` : ""}`, "bad"];
+  }
+  return h("span", { class: `state ${kind}` }, `${shape} ${word}`);
 }
 
 function disk(one) {
   if (!known(one.free_bytes)) return "–";
   const whole = one.free_bytes + (one.used_bytes ?? 0);
-  return h("span", {}, h("meter", { min: "0", max: whole, value: one.used_bytes ?? 0, "aria-label": `${bytes(one.used_bytes)} used` }),
-    ` ${bytes(one.free_bytes)} free`);
+  return [portion(one.used_bytes, whole), h("meter", { min: "0", max: whole, high: 0.85 * whole, optimum: "0", value: one.used_bytes ?? 0, "aria-label": `${bytes(one.used_bytes)} used` })];
 }
 
 function render(state) {
-  const bookies = state.bookies.map((one) => ({
-    class: one.slow ? "slow" : one.state,
-    cells: [visible(one.label), state_of(one), disk(one), count(one.ledgers ?? one.ledgers_missing), count(one.limbo), count(one.rotten),
-      seconds(one.sync_p99_s), seconds(one.late_s), rate(one.in_bytes_s, bytes), rate(one.out_bytes_s, bytes), visible(one.rack) || "–", visible(one.version) || "–",
-      visible(one.address) || "–"],
-  }));
-  const summary = state.known
-    ? `${some(state.logs, "log")}; ${count(state.under_replicated)} ledgers with missing copies; ${count(state.damaged_records)} damaged records.`
-    : "Bookies, logs, copies: unknown, because no metadata quorum answers.";
   return [
     verdict(state),
-    h("p", {}, summary, " ", h("span", { class: "muted" }, visible(state.where))),
-    table("Bookies", [["", "name"], ["", "state"], ["", "disk"], ["", "ledgers", "number"], ["", "limbo", "number"], ["", "corrupt", "number"],
-      ["", "sync p99", "number"], ["", "loop lag", "number"], ["", "in", "number"], ["", "out", "number"], ["", "rack"], ["", "version"], ["", "address"]], bookies,
-    state.known ? "No bookie has ever joined." : "Unknown."),
-    state.bookies_left_out ? h("p", {}, `${state.bookies_left_out} more bookies, all up, are omitted.`) : null,
-    h("div", { class: "charts" },
-      lines("Bytes per second, all bookies", [["in", "in_bytes_s"], ["out", "out_bytes_s"]], points, (value) => `${bytes(value)}/s`, bytes),
-      lines("Entries per second, all replicas", [["entries", "entries_s"]], points, count)),
-    h("p", { class: "muted" }, "The charts have at most 900 points, collected while a browser is connected. For older data use Prometheus (docs/reference/metrics.md)."),
-    h("h2", {}, "Metadata"),
-    members(state),
-    state.proxies.length ? [h("h2", {}, "Proxies"), proxies(state)] : null,
+    numbers(state),
+    h("div", { class: "columns" },
+      h("div", {}, bookies(state), section("Metadata", MEMBER_COLUMNS, state.metadata.map(member), "No node is known."), proxies(state)),
+      charts(state)),
   ];
 }
 
-function proxies(state) {
-  return table("Proxies", [["", "name"], ["", "kind"], ["", "state"], ["", "logs", "number"], ["", "connections", "number"], ["", "records in", "number"],
-    ["", "out", "number"], ["", "rack"], ["", "version"], ["", "address"]],
-  state.proxies.map((one) => [visible(one.label), one.kind, !one.answers ? "○ no answer" : one.accepting ? "● up" : "◔ draining", count(one.logs), count(one.connections),
-    rate(one.records_s, count), rate(one.out_bytes_s, bytes), visible(one.rack) || "–", visible(one.version) || "–", visible(one.address) || "–"]), "None.");
+function numbers(state) {
+  const rates = state.rates;
+  const total = state.bookies.length + state.bookies_left_out;
+  const up = state.bookies.filter((one) => one.state === "up" && one.answers).length + state.bookies_left_out;
+  const alive = state.metadata.filter((one) => one.alive).length;
+  const slowest = state.bookies.reduce((worst, one) => (known(one.sync_p99_s) && !(worst?.sync_p99_s >= one.sync_p99_s) ? one : worst), null);
+  const all = (found, of) => (!state.known ? ["–", ""] : [`${found}/${of}`, found === of && of > 0 ? "good" : "bad"]);
+  const [bookies_up, bookies_kind] = all(up, total);
+  const [members_up, members_kind] = state.metadata.length ? [`${alive}/${state.metadata.length}`, alive === state.metadata.length ? "good" : "bad"] : ["–", ""];
+  const records = known(rates.records_s)
+    ? [count(rates.records_s), "records/s", "Records appended per second to the logs of this namespace. Known for at most 20 logs."]
+    : [count(rates.entries_s), "entries/s", "Entries stored per second by all bookies, each copy counted. Records are counted for namespaces of at most 20 logs."];
+  return tiles([
+    records,
+    [rate(rates.in_bytes_s, bytes), "written", "Bytes of entries stored per second by all bookies, each copy counted."],
+    [rate(rates.out_bytes_s, bytes), "read", "Bytes of entries read per second from all bookies."],
+    [seconds(rates.sync_p99_s), slowest ? `sync p99, ${visible(slowest.label)}` : "sync p99", "99 of 100 syncs in the last 30 s were not slower. The slowest bookie."],
+    [bookies_up, "bookies up", "Bookies that accept entries and answer, of all bookies.", bookies_kind],
+    [members_up, "metadata nodes", "Metadata nodes that answer, of all nodes of the quorum.", members_kind],
+    [count(state.logs), "logs", "Logs in all namespaces of the cluster."],
+    [state.known ? count(state.under_replicated) : "–", "missing copies", "Ledgers of which a bookie lacks entries that it should store.", state.known ? (state.under_replicated ? "warn" : "good") : ""],
+    state.damaged_records ? [count(state.damaged_records), "corrupt metadata records", "Records of the metadata that cannot be decoded.", "bad"] : null,
+  ].filter((one) => one !== null));
 }
 
-export function members(state) {
-  return table("Metadata nodes", [["", "name"], ["", "role"], ["", "term", "number"], ["", "behind", "number"], ["", "version"], ["", "address"]],
-    state.metadata.map((one) => [visible(one.name), `${!one.alive ? "✕" : one.role === "leader" ? "★" : "●"} ${visible(one.role)}`,
-      count(one.term), count(one.behind), visible(one.version) || "–", visible(one.address)]), "No node is known.");
+function bookies(state) {
+  const columns = [["Name of the bookie. Its address, rack and version are below.", "name"], ["up, read-only, draining (decommissioned), offline (not registered), unavailable (registered, but without an answer), limbo or slow disk.", "state"],
+    ["Used part of the disk.", "disk"], ["Ledgers of which the bookie stores entries. For an offline bookie: ledgers that lack its copies.", "ledgers", "number"],
+    ["Ledgers in limbo state: the bookie cannot prove that it has all of their entries.", "limbo", "number"], ["Ledgers with corrupt entries.", "corrupt", "number"],
+    ["99 of 100 syncs of the journal in the last 30 s were not slower.", "sync p99", "number"], ["The longest delay of a timer in the last minute.", "loop lag", "number"],
+    ["Bytes of entries stored per second.", "in", "number"], ["Bytes of entries read per second.", "out", "number"]];
+  const rows = state.bookies.map((one) => ({
+    class: one.slow ? "slow" : one.state,
+    cells: [named(one), state_of(one), disk(one), count(one.ledgers ?? one.ledgers_missing), count(one.limbo), count(one.rotten),
+      seconds(one.sync_p99_s), seconds(one.late_s), rate(one.in_bytes_s, bytes), rate(one.out_bytes_s, bytes)],
+  }));
+  return section("Bookies", columns, rows, state.known ? "No bookie has ever joined." : "Unknown, because no metadata quorum answers.",
+    state.bookies_left_out ? h("p", {}, `${state.bookies_left_out} more bookies, all up, are omitted.`) : null);
+}
+
+// A name with the address, the rack and the version of the software below it.
+export function named(one) {
+  const where = [one.address, one.rack, one.version].filter((each) => each).map(visible).join(" · ");
+  return [visible(one.label ?? one.name), where ? h("div", { class: "muted small" }, where) : null];
+}
+
+const PROXY_COLUMNS = [["Name of the proxy. Its address, rack and version are below.", "name"], ["Write proxies append records, read proxies send them.", "kind"],
+  ["up, draining or unavailable.", "state"], ["Logs that the proxy writes or sends.", "logs", "number"], ["Open connections of clients.", "connections", "number"],
+  ["Records accepted or sent per second.", "records", "number"], ["Bytes sent per second.", "out", "number"]];
+
+function proxies(state) {
+  if (!state.proxies.length) return null;
+  return section("Proxies", PROXY_COLUMNS, state.proxies.map((one) => {
+    const [words, kind] = !one.answers ? ["○ unavailable", "bad"] : one.accepting ? ["● up", "good"] : ["◔ draining", "warn"];
+    return [named(one), one.kind, h("span", { class: `state ${kind}` }, words), count(one.logs), count(one.connections), rate(one.records_s, count), rate(one.out_bytes_s, bytes)];
+  }), "");
+}
+
+const MEMBER_COLUMNS = [["Name of the metadata node. Its address and version are below.", "name"], ["Role in the Raft quorum: leader, follower, learner or unreachable.", "role"],
+  ["Number of the election.", "term", "number"], ["Changes that this node has not applied yet.", "behind", "number"], ["Seconds since the last answer to the console.", "last answer", "number"]];
+
+export function role_of(one) {
+  const [shape, kind] = !one.alive ? ["✕", "bad"] : one.role === "leader" ? ["★", "good"] : ["●", "good"];
+  return h("span", { class: `state ${kind}` }, `${shape} ${visible(one.role)}`);
+}
+
+export function answered(one) {
+  return one.silent_s === null ? "never" : one.silent_s < 5 ? "now" : `${seconds(one.silent_s)} ago`;
+}
+
+function member(one) {
+  return [named(one), role_of(one), count(one.term), count(one.behind), answered(one)];
+}
+
+function charts(state) {
+  const [, span_ms] = SPANS[span];
+  const points = history.points(span);
+  const now = state.now_ms;
+  const records = points.some((one) => known(one.records_s)) ? ["Records per second", "records", "records_s"] : ["Entries/s, all copies", "entries", "entries_s"];
+  return h("div", { class: "charts" },
+    h("fieldset", { class: "spans" }, h("legend", {}, "Charts of the last"), SPANS.map(([name], at) =>
+      h("label", {}, h("input", { type: "radio", name: "span", value: at, checked: at === span }), ` ${name}`)), h("span", { class: "muted" }, " UTC")),
+    lines(records[0], [records.slice(1)], points, span_ms, now, (value) => `${count(value)}/s`),
+    lines("Bytes/s, all copies", [["in", "in_bytes_s"], ["out", "out_bytes_s"]], points, span_ms, now, (value) => rate(value, bytes), bytes, nice_bytes),
+    lines("Sync p99 of the slowest bookie", [["p99", "sync_p99_s"]], points, span_ms, now, seconds, seconds));
 }

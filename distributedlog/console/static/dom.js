@@ -43,22 +43,34 @@ export function morph(parent, wanted) {
   while (parent.childNodes.length > next.length) parent.lastChild.remove();
 }
 
-// A table: columns are [key, title, class], rows are arrays of cells (text or nodes) or { cells, ...attributes }.
-export function table(caption, columns, rows, empty) {
+// A table: columns are [explanation, title, class], rows are arrays of cells (text or nodes) or { cells, ...attributes }.
+// The name is for screen readers; a heading before the table is for others. The explanations are also in the help.
+export function table(name, columns, rows, empty) {
   if (rows.length === 0) return h("p", { class: "muted" }, empty);
-  const head = columns.map(([, title, kind]) => h("th", { scope: "col", class: kind }, title));
+  const head = columns.map(([explanation, title, kind]) => h("th", { scope: "col", class: kind, title: explanation || null }, title));
   const body = rows.map((row) => {
     const { cells, ...attributes } = Array.isArray(row) ? { cells: row } : row;
     return h("tr", { tabindex: "-1", ...attributes }, cells.map((cell, at) => {
       const [, title, kind] = columns[at];
-      const name = typeof title === "string" ? title : "";
       return at === 0
         ? h("th", { scope: "row", class: kind }, cell)
-        : h("td", { class: kind, "data-name": name }, cell ?? "–");
+        : h("td", { class: kind, "data-name": typeof title === "string" ? title : "" }, cell ?? "–");
     }));
   });
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name },
+    h("table", {}, h("caption", {}, name), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
+}
+
+// A table with its heading, or one line if there are no rows.
+export function section(title, columns, rows, empty, ...more) {
+  if (rows.length === 0) return h("section", { class: "empty" }, h("h2", {}, title), " ", h("span", { class: "muted" }, empty));
+  return h("section", {}, h("h2", {}, title), table(title, columns, rows, empty), more);
+}
+
+// Large figures with their captions: [figure, caption, explanation, state]. The state is good, warn, bad or missing.
+export function tiles(figures) {
+  return h("dl", { class: "tiles" }, figures.map(([figure, caption, explanation, state]) =>
+    h("div", { class: state ? `tile ${state}` : "tile", title: explanation || null }, h("dt", {}, caption), h("dd", { class: figure.length > 10 ? "long" : null }, figure))));
 }
 
 // A command with a button to copy it. `main.js` handles the click.

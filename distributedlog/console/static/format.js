@@ -16,6 +16,19 @@ export function bytes(value) {
   return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${UNITS[unit]}`;
 }
 
+// A part of a whole, in the unit of the whole: "0.1 of 76 GiB".
+export function portion(part, whole) {
+  if (!known(part) || !known(whole)) return "–";
+  let unit = 0;
+  let factor = 1;
+  while (whole / factor >= 1024 && unit < UNITS.length - 1) {
+    factor *= 1024;
+    unit += 1;
+  }
+  const digits = (value) => (value === 0 ? 0 : value < 0.05 ? "<0.1" : value < 10 && unit > 0 ? value.toFixed(1) : Math.round(value));
+  return `${digits(part / factor)} of ${digits(whole / factor)} ${UNITS[unit]}`;
+}
+
 export function rate(value, format) {
   return known(value) ? `${format(value)}/s` : "–";
 }

@@ -1,6 +1,6 @@
 // Positions, work queues and writers of logs, with their lag and their owners. The greatest lag comes first.
 
-import { h, morph, table } from "./dom.js";
+import { h, morph, section } from "./dom.js";
 import { bytes, count, known, moment, seconds, some, visible } from "./format.js";
 
 const SEARCH_MS = 300;
@@ -45,17 +45,14 @@ function render(state) {
       state.unanswered ? `; ${state.unanswered} did not answer in time` : "", state.omitted ? `; ${state.omitted} omitted: use a longer prefix` : "", ". ", next),
     state.logs.filter((one) => one.error).map((one) => h("p", {}, "▲ ", link(one.name), `: ${visible(one.error)}`)),
     fine.filter((one) => one.left_out).map((one) => h("p", {}, link(one.name), ": more rows than shown")),
-    h("h2", {}, "Positions and subscriptions"),
-    table("Positions and subscriptions", POSITION_COLUMNS,
+    section("Positions and subscriptions", POSITION_COLUMNS,
       positions.map((one) => [visible(one.position), link(one.log), ...lag_cells(one), one.dlsn, owner(one.subscriber, "none"), moment(one.moved_ms)]),
-      "These logs have no named positions."),
-    h("h2", {}, "Work queues"),
-    table("Work queues", QUEUE_COLUMNS,
+      "None."),
+    section("Work queues", QUEUE_COLUMNS,
       queues.map((one) => [visible(one.queue), link(one.log), ...lag_cells(one), one.floor, claims(one), parked(one)]),
-      "These logs have no work queues."),
-    h("h2", {}, "Writers"),
-    table("Writers", WRITER_COLUMNS,
-      writers.map((one) => [link(one.name), visible(one.writer.owner), moment(one.writer.since_ms)]), "No writer has a lock on these logs."),
+      "None."),
+    section("Writers", WRITER_COLUMNS,
+      writers.map((one) => [link(one.name), visible(one.writer.owner), moment(one.writer.since_ms)]), "None."),
   ];
 }
 

@@ -1,11 +1,12 @@
 // The logs, with search by name prefix, sizes and rates, sorted.
 
 import { buttons } from "./actions.js";
-import { h, morph } from "./dom.js";
+import { command, h, morph } from "./dom.js";
 import { bytes, count, visible } from "./format.js";
 
-const COLUMNS = [["name", "name", ""], ["records_s", "records/s", "number"], ["bytes_s", "bytes/s", "number"], ["records", "records", "number"],
-  ["bytes", "size", "number"], ["segments", "segments", "number"], ["owner", "writer", ""], ["end", "last", ""]];
+const COLUMNS = [["name", "name", "", "Name of the log."], ["records_s", "records/s", "number", "Records appended per second."], ["bytes_s", "bytes/s", "number", "Bytes of entries appended per second, one copy."],
+  ["records", "records", "number", "Records that can be read."], ["bytes", "size", "number", "Bytes of the entries, one copy."], ["segments", "segments", "number", "Segments that are not deleted."],
+  ["owner", "writer", "", "The client that holds the lock of the log."], ["end", "last", "", "DLSN of the last record of the closed segments."]];
 
 export function open(main, route, page) {
   let last = null;
@@ -42,7 +43,7 @@ export function open(main, route, page) {
 
   function render(state) {
     const rows = [...state.logs].sort((one, other) => order(one[key], other[key]) * (down ? -1 : 1));
-    const head = COLUMNS.map(([name, title, kind]) => h("th", { scope: "col", class: kind, "aria-sort": name === key ? (down ? "descending" : "ascending") : "none" },
+    const head = COLUMNS.map(([name, title, kind, explanation]) => h("th", { scope: "col", class: kind, title: explanation, "aria-sort": name === key ? (down ? "descending" : "ascending") : "none" },
       h("button", { type: "button", "data-sort": name }, title, name === key ? (down ? " ▾" : " ▴") : "")));
     const body = rows.map((one) => h("tr", { tabindex: "-1" },
       h("th", { scope: "row" }, h("a", { href: `#/log?${new URLSearchParams({ name: one.name })}` }, visible(one.name)), one.sealed ? " (sealed)" : ""),
@@ -53,9 +54,9 @@ export function open(main, route, page) {
     const paged = state.next !== null || state.after !== "";
     const more = state.next === null ? null : h("a", { href: `#/logs?${new URLSearchParams({ prefix: search.value, after: state.next, sort: key, down: down ? "1" : "0" })}` }, "next page");
     return [
-      h("p", {}, `${rows.length} shown${state.after ? `, after ${visible(state.after)}` : ""}${paged ? "; only these are sorted, the pages are ordered by name" : ""}. `, more),
+      h("p", { class: "muted" }, `${rows.length} shown${state.after ? `, after ${visible(state.after)}` : ""}${paged ? "; only these are sorted, the pages are ordered by name" : ""}. `, more),
       rows.length === 0
-        ? h("p", { class: "muted" }, "No log name starts with this.")
+        ? h("p", {}, search.value ? "No log name starts with this." : "There are no logs yet. ", search.value ? null : command("dlog log create NAME"))
         : h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Logs" },
           h("table", {}, h("caption", {}, "Logs"), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body))),
     ];

@@ -8,6 +8,8 @@ const ROWS_MAX = 500;
 const PAGE = 100;  // records per page, as in record_browser.py
 const WAYS = [["last", "the last records"], ["first", "the first record"], ["dlsn", "DLSN"], ["txid", "txid"], ["time", "time, UTC"], ["sequence", "record number"]];
 const PLACEHOLDERS = { dlsn: "31.400.0", txid: "1795000000000", time: "2026-11-22 12:00", sequence: "1000000" };
+const COLUMNS = [["DLSN of the record.", "position"], ["Content of the record, at most 1 KiB.", "payload"], ["Key of the record.", "key"], ["Headers of the record.", "headers"],
+  ["Log time at which its entry was written.", "time, UTC"], ["Transaction ID.", "txid"], ["Size of the payload.", "size", "number"], ["Number of the record since the log was created.", "number", "number"]];
 const FORMS = [["json", "JSON"], ["text", "text"], ["hex", "hex"]];
 
 export function records(main, name, route) {
@@ -26,7 +28,7 @@ export function records(main, name, route) {
   const more = h("button", { type: "button", id: "more" }, "next");
   const go = h("form", { class: "seek" }, h("label", { for: "way" }, "from "), way, " ", at, " ", h("button", { type: "submit", id: "go" }, "read"), " ",
     earlier, " ", more, " ", tail, " ", h("label", { for: "form" }, "as "), form);
-  main.append(h("section", { "aria-label": "Records" }, h("h2", {}, "Records"), go, said,
+  main.append(h("section", {}, h("h2", {}, "Records"), go, said,
     h("div", { class: "scroll records", tabindex: "0", role: "region", "aria-label": "Records" },
       h("table", {}, h("caption", {}, "Records"), h("thead", {}, head), body))));
 
@@ -151,8 +153,8 @@ export function records(main, name, route) {
     rows = next;
     const with_keys = rows.some((one) => one.key !== undefined);
     const with_headers = rows.some((one) => one.headers);
-    head.replaceChildren(...["position", "payload", with_keys && "key", with_headers && "headers", "time, UTC", "txid", "size", "number"]
-      .filter(Boolean).map((one) => h("th", { scope: "col", class: one === "size" || one === "number" ? "number" : null }, one)));
+    head.replaceChildren(...COLUMNS.filter(([, one]) => (one !== "key" || with_keys) && (one !== "headers" || with_headers))
+      .map(([explanation, one, kind]) => h("th", { scope: "col", class: kind, title: explanation }, one)));
     body.replaceChildren(...rows.map((one) => {
       const data = one.whole ?? (one.payload === undefined ? null : decoded(one.payload));
       const rest = data !== null && data.length < one.bytes
