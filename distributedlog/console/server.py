@@ -6,7 +6,7 @@ GET  /events?page=…     the states cluster, logs and lag (prefix, after), log 
 GET  /records?log=…     a page of records (from, at)
 GET  /payload?log=…     one whole payload (dlsn)
 GET  /tail?log=…        new records, as events
-GET  /points            the points of the charts from before the page was opened
+GET  /points            the charts of the last hour
 GET  /actions           the permitted actions, and a token for the next change
 GET  /effect?action=…   the effect of an action, for confirmation
 POST /actions?action=…  execute an action; only with ``--allow-changes``, otherwise there is no such route
@@ -14,7 +14,7 @@ POST /actions?action=…  execute an action; only with ``--allow-changes``, othe
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
@@ -96,7 +96,7 @@ class SharedState:
                 try:
                     state = await self._poll()
                 except DistributedLogError as error:
-                    state = {"error": cut(f"{type(error).__name__}: {error}")}
+                    state = error_values(error)
                 self._data = event(state)
                 if len(self._data) > STATE_BYTES_MAX:
                     self._data = event({"error": f"the state has {len(self._data)} bytes"})
@@ -146,7 +146,7 @@ class Console:
         """Answer a request. No request can cause an exception."""
         rejection = self._guard.check(request, self._static)
         if rejection is not None:
-            return rejection
+            return for_people(request, rejection, self._static)
         if request.method == "POST" and request.path == "/session":
             return self._guard.open_session(request)
         if request.method == "POST" and request.path == ACTIONS_PATH and self._actions is not None:
@@ -159,7 +159,7 @@ class Console:
             return await self._handle_data(request)
         except DistributedLogError as error:
             status = 400 if isinstance(error, InvalidRequest) else 503
-            return as_page(status, {"error": cut(f"{type(error).__name__}: {error}")})
+            return as_page(status, error_values(error))
 
     async def _handle_data(self, request: Request) -> ConsolePage | EventStreamResponse:
         query = request.query
@@ -187,7 +187,7 @@ class Console:
             case "/effect" if self._actions is not None:
                 fields = {name: value for name, value in query.items() if name != "action"}
                 return as_page(200, await self._actions.effect(query.get("action", ""), fields))
-        return as_page(404, {"error": "not found"})
+        return for_people(request, as_page(404, {"error": "not found"}), self._static)
 
     def _permitted_actions(self, request: Request) -> ConsolePage:
         session = self._guard.session(request)
@@ -302,7 +302,25 @@ async def _send_tail(records: RecordBrowser, name: str, send: Send) -> None:
     try:
         await records.tail(name, send, event)
     except DistributedLogError as error:
-        await send(event({"error": cut(f"{type(error).__name__}: {error}")}))
+        await send(event(error_values(error)))
+
+
+def error_values(error: DistributedLogError) -> dict[str, Any]:
+    """Return an error as values for the page: its text for people, and its code for decisions."""
+    return {"error": cut(f"{type(error).__name__}: {error}"), "code": error.code}
+
+
+def for_people(
+    request: Request, answer: ConsolePage, static: Mapping[str, ConsolePage]
+) -> ConsolePage:
+    """Return the empty page instead of an error, if a browser opens an address that it cannot show.
+
+    The page then states that the address is unknown, or asks for the token.
+    """
+    is_opened = request.method == "GET" and request.headers.get("sec-fetch-dest") == "document"
+    if answer.status not in (401, 404) or not is_opened:
+        return answer
+    return replace(static["/"], status=answer.status)
 
 
 def event(value: Mapping[str, Any] | None) -> bytes:

@@ -16,7 +16,7 @@ from ..runtime.net.rejection_log import host_of
 from .access_guard import AccessGuard
 from .cluster_state import cut
 from .http import ConsolePage, EventStreamResponse, Request, Send, as_page
-from .server import Console, static_pages
+from .server import Console, error_values, for_people, static_pages
 
 USERS_MAX = 32
 """Maximum number of tokens in use at a time."""
@@ -50,7 +50,9 @@ class UserConsoles:
         """Answer a request. No request can cause an exception."""
         rejection = self._guard.check(request, self._static)
         if rejection is not None:
-            return as_page(401, TOKEN_REQUEST) if rejection.status == 401 else rejection
+            if rejection.status == 401:
+                rejection = as_page(401, TOKEN_REQUEST)
+            return for_people(request, rejection, self._static)
         if request.path in self._static and request.method in ("GET", "HEAD"):
             return self._static[request.path]
         try:
@@ -63,7 +65,7 @@ class UserConsoles:
         except NotAuthenticated as error:
             return as_page(401, {**TOKEN_REQUEST, "error": cut(str(error))})
         except DistributedLogError as error:
-            return as_page(503, {"error": cut(f"{type(error).__name__}: {error}")})
+            return as_page(503, error_values(error))
 
     async def _open_session(self, request: Request) -> ConsolePage:
         text = self._guard.token_of(request)

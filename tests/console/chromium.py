@@ -4,22 +4,17 @@ Traps: under the console's policy `wait_for_function` is refused, for it evaluat
 Selectors are tried again each half second only: wait for what stays.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 TIMEOUT_MS = 30_000
 INSTALL = "pip install '.[browser]'"
-PICTURES = os.environ.get("DLOG_PICTURES", "")
-"""The folder that pictures for docs/ are stored in; "": none are made."""
 ELSEWHERE = "rebound.example"
 """A name that somebody else has, and has let point to this machine."""
-GRAVE = ("serious", "critical")
 
 
 @contextmanager
@@ -89,7 +84,7 @@ def texts(page: Any, selector: str) -> str:
 
 
 def faults(page: Any) -> list[str]:
-    """What axe calls serious or critical on the page as it is now: rule, and where."""
+    """What axe finds on the page as it is now: rule, and where."""
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason=f"axe is not installed: {INSTALL}"
     )
@@ -97,10 +92,4 @@ def faults(page: Any) -> list[str]:
     return [
         f"{one['id']}: {one['help']}: {[node['html'][:120] for node in one['nodes'][:3]]}"
         for one in found
-        if one["impact"] in GRAVE
     ]
-
-
-def picture(page: Any, name: str) -> None:
-    """For docs/."""
-    page.screenshot(path=Path(PICTURES) / name)

@@ -5,6 +5,7 @@ Where `playwright` or a Chromium is missing they are skipped, with the reason.
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -258,32 +259,103 @@ def test_a_handler_that_gets_in_all_the_same_does_not_run(chromium: Any, world: 
     context.close()
 
 
-def test_the_axis_of_a_chart_is_not_cut(chromium: Any, world: Shown) -> None:
-    """The widest words that bytes have: they stood partly outside of the picture."""
-    with let_in(chromium, world.link, viewport={"width": 400, "height": 900}) as page:
-        lefts = page.evaluate(
-            """async () => {
-                const { lines } = await import("/static/chart.js");
-                const { bytes } = await import("/static/format.js");
-                const points = [{ at: 0, value: 1023 * 1024 }, { at: 1000, value: 0 }];
-                document.querySelector("main").append(lines("one", [["in", "value"]], points, bytes, bytes));
-                const [figure] = [...document.querySelectorAll("figure")].slice(-1);
-                return [...figure.querySelectorAll(".axis")].map((one) => one.getBBox().x);
-            }"""
-        )
+CHART = """async ([rows, span_ms, now_ms]) => {
+    const { lines } = await import("/static/chart.js");
+    const { bytes } = await import("/static/format.js");
+    const points = rows.map(([at, value]) => ({ at, value }));
+    points.step_ms = 1000;
+    const figure = lines("one", [["in", "value"]], points, span_ms, now_ms, bytes, bytes);
+    document.querySelector("main").replaceChildren(figure);
+    const boxes = [...figure.querySelectorAll(".axis")].map((one) => one.getBBox());
+    return {
+        path: figure.querySelector("path").getAttribute("d"),
+        times: [...figure.querySelectorAll(".time")].map((one) => one.textContent),
+        left: Math.min(...boxes.map((one) => one.x)),
+        right: Math.max(...boxes.map((one) => one.x + one.width)),
+        width: figure.querySelector("svg").viewBox.baseVal.width,
+        rows: figure.querySelectorAll("tbody tr").length,
+    };
+}"""
 
-        assert min(lefts) >= 0
+
+def test_a_chart_has_a_time_axis_and_joins_nothing_over_gaps(chromium: Any, world: Shown) -> None:
+    """The axis is not cut, also with the widest words that bytes have."""
+    now = 1_795_000_000_000 // 3_600_000 * 3_600_000
+    for width in (1400, 420):
+        with let_in(chromium, world.link, viewport={"width": width, "height": 900}) as page:
+            rows: list[list[Any]] = [
+                [now - 1000 * back, 1023 * 1024] for back in (9, 8, 7, 4, 3, 0)
+            ]
+            rows.insert(5, [now - 2000, None])
+            chart = page.evaluate(CHART, [rows, 300_000, now])
+            assert (chart["path"].count("M"), chart["path"].count("L")) == (3, 3)
+            assert chart["times"][-1].endswith(":00")
+            assert len(chart["times"]) >= 5
+            assert chart["left"] >= 0
+            assert chart["right"] <= chart["width"]
+            hour = page.evaluate(CHART, [rows, 3_600_000, now])["times"]
+            assert hour[-1] == chart["times"][-1]
+            assert len(hour) >= 4
+            assert page.evaluate(CHART, [[], 300_000, now])["path"] == "M0 0"
 
 
-def test_a_chart_begins_before_its_page(chromium: Any, world: Shown) -> None:
-    """What was seen while somebody looked is there for who comes later."""
+def test_charts_are_sampled_while_no_page_is_open(chromium: Any, world: Shown) -> None:
+    """There was a gap whenever nobody looked."""
     with let_in(chromium, world.link) as page:
         _next_state(page)
-        first = "figure:first-of-type tbody tr:last-child th"
-        began = page.text_content(first)
-        page.reload()
-        ready(page, "cluster")
-        page.wait_for_selector(f"{first}:text-is('{began}')", state="attached")
+    browser = world.browser()
+    while True:
+        seconds = browser.json("/points")["points"][0]["rows"]
+        if len(seconds) > 8:
+            break
+        time.sleep(0.2)
+    numbers = [row[0] for row in seconds]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    with let_in(chromium, world.link) as page:
+        page.wait_for_selector("figure tbody tr >> nth=7", state="attached")
+
+
+def test_an_address_that_is_none_says_so_in_one_line(chromium: Any, world: Shown) -> None:
+    with let_in(chromium, world.link) as page:
+        for where, words, back in (
+            ("#/nowhere", "There is no page at the address nowhere.", "cluster"),
+            ("#/log?name=absent", "There is no log with the name absent.", "logs"),
+        ):
+            page.goto(f"{origin(world.link)}/{where}")
+            page.wait_for_selector("main h1:has-text('There is no')")
+            assert page.inner_text("main").startswith(words)
+            assert page.locator("main *:visible").count() <= 4
+            assert page.locator("#notice").is_hidden()
+            assert faults(page) == [], where
+            page.click("main a")
+            ready(page, back)
+    context = chromium.new_context()
+    page = context.new_page()
+    assert page.goto(f"{origin(world.link)}/logs").status == 401
+    ready(page, "unknown")
+    assert page.locator("nav").is_hidden()
+    page.click("main a")
+    ready(page, "refused")
+    context.close()
+
+
+def test_every_column_and_figure_has_an_explanation_that_the_keyboard_reaches(
+    chromium: Any, world: Shown
+) -> None:
+    with let_in(chromium, world.link) as page:
+        for where in ("cluster", "logs", "log?name=orders/eu", "work", "quorum"):
+            go(page, world.link, where)
+            unexplained = "th[scope=col]:not([title]), .tile:not([title])"
+            assert (
+                page.locator(f"main section:not([aria-label=Records]) {unexplained}").count() == 0
+            )
+            headings = page.locator("h1:visible, h2:visible").all_inner_texts()
+            assert len(headings) == len(set(headings)), where
+            assert page.locator("h1").count() == 1
+        go(page, world.link, "cluster")
+        page.keyboard.press("?")
+        page.wait_for_selector("#columns dt:text-is('sync p99')")
+        assert faults(page) == []
 
 
 def test_a_tail_in_a_tab(chromium: Any, world: Shown) -> None:
@@ -333,8 +405,18 @@ def test_who_is_not_let_in_is_told_how(chromium: Any, world: Shown) -> None:
     page.goto(origin(world.link))
     page.wait_for_selector("html[data-ready=refused]")
 
-    assert "Open the link" in page.locator("#notice").inner_text()
-    assert page.locator("main").inner_text().strip() == ""
+    assert page.locator("nav").is_hidden()
+    assert "dlog console" in page.inner_text("main")
+    assert faults(page) == []
+    page.wait_for_selector("#token:focus")
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#notice:has-text('wrong token')")
+    page.keyboard.type(world.link)  # the whole link, or its end
+    page.keyboard.press("Enter")
+    ready(page, "cluster")
+    assert page.locator("nav").is_visible()
+    assert page.locator("#notice").is_hidden()
     context.close()
 
 

@@ -281,6 +281,7 @@ async def test_an_error_is_a_state_and_the_next_look_mends_it(
 
     shared = SharedState(look)
     # Nothing in a state ends its event.
-    assert await shared.data() == b'data: {"error": "QuorumUnreachable: nobody\\n\\ndata: x"}\n\n'
+    text = b'data: {"error": "QuorumUnreachable: nobody\\n\\ndata: x", "code": %d}\n\n'
+    assert await shared.data() == text % QuorumUnreachable.code
     await trio.sleep(EVERY_S)
     assert await shared.data() == b'data: {"ok": 1}\n\n'

@@ -28,6 +28,8 @@ const root = document.documentElement;
 const main = document.getElementById("main");
 const live = document.getElementById("live");
 const notice = document.getElementById("notice");
+const nav = document.querySelector("nav");
+const help = document.getElementById("keys");
 let current = null;
 let source = null;
 let again = 0;
@@ -55,19 +57,18 @@ function stream(query) {
   clearTimeout(again);
   source?.close();
   source = null;
-  if (document.hidden) return;  // a hidden tab uses no connection, because a browser has six for all tabs
+  if (document.hidden || query === null) return;  // a hidden tab uses no connection, because a browser has six for all tabs
   source = new EventSource(`/events?${query}`);
   source.addEventListener("message", (event) => {
     const state = JSON.parse(event.data);
     if (state.error) {
-      tell(state.error);
-      lost();
-      root.dataset.ready = root.dataset.page;
+      fail(state);
       return;
     }
     tell("");
+    nav.hidden = false;
     root.dataset.state = "live";
-    live.textContent = `live ${time(state.now_ms)}`;
+    live.textContent = `live ${time(state.now_ms).slice(0, 8)} UTC`;
     current.update(state);
     root.dataset.ready = root.dataset.page;
   });
@@ -75,24 +76,51 @@ function stream(query) {
     lost();
     if (source?.readyState !== EventSource.CLOSED) return;  // otherwise the browser reconnects
     const here = source;
-    try {
-      const answer = await fetch("/events?page=");
-      if (answer.status === 401) {
-        const said = await answer.json();
-        if (said.asks === "token") {
-          tell(said.error);
-          delete root.dataset.state;  // no connection was lost
-          live.textContent = "";
-          token.ask(main, async (given) => await hand_over(given) && follow());
-        } else tell("Open the link that dlog console printed.");
-        root.dataset.ready = "refused";
-        return;
-      }
-    } catch {
-      // the console does not answer: retry
+    const reason = await refusal(query);
+    if (source !== here) return;
+    if (reason?.status === 401) {
+      refused(reason);
+      return;
     }
-    if (source === here) again = setTimeout(() => stream(current.query), AGAIN_MS);
+    if (reason) fail(reason);
+    again = setTimeout(() => stream(current.query), AGAIN_MS);
   });
+}
+
+// Why the console refuses a stream, because an EventSource does not report it. null: it does not answer, or accepts it.
+async function refusal(query) {
+  const abort = new AbortController();
+  try {
+    const answer = await fetch(`/events?${query}`, { signal: abort.signal });
+    return answer.ok ? null : { ...await answer.json(), status: answer.status };
+  } catch {
+    return null;
+  } finally {
+    abort.abort();
+  }
+}
+
+function fail(error) {
+  if (current.fail?.(error)) {
+    tell("");
+    root.dataset.state = "live";
+    live.textContent = "";
+  } else {
+    tell(error.error);
+    lost();
+  }
+  root.dataset.ready = root.dataset.page;
+}
+
+// Without a session: only a field for the token, and no links to pages that would be empty.
+function refused(reason) {
+  const of_user = reason.asks === "token";
+  tell(of_user ? reason.error : "");
+  delete root.dataset.state;  // no connection was lost
+  live.textContent = "";
+  nav.hidden = true;
+  token.ask(main, of_user, async (given) => await hand_over(given) && follow());
+  root.dataset.ready = "refused";
 }
 
 function lost() {
@@ -102,7 +130,8 @@ function lost() {
 
 function follow() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
-  const name = Object.hasOwn(PAGES, path) ? path : "cluster";
+  const address = location.pathname === "/" ? path : location.pathname;
+  const name = Object.hasOwn(PAGES, address) ? address : address === "" ? "cluster" : "unknown";
   current?.close?.();
   main.replaceChildren();
   delete root.dataset.ready;
@@ -111,14 +140,32 @@ function follow() {
     current.query = wanted;
     stream(wanted);
   } };
-  current = PAGES[name].page.open(main, new URLSearchParams(query ?? ""), page);
+  current = name === "unknown" ? unknown(address) : PAGES[name].page.open(main, new URLSearchParams(query ?? ""), page);
   document.title = `${visible(current.title)} – dlog console`;
-  for (const link of document.querySelectorAll("nav a")) {
-    const here = link.id === `nav-${PAGES[name].under ?? name}`;
+  for (const link of nav.querySelectorAll("a")) {
+    const here = link.id === `nav-${PAGES[name]?.under ?? name}`;
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   stream(current.query);
+}
+
+// An address without a page. It reads nothing from the cluster.
+function unknown(address) {
+  main.append(h("h1", { class: "line" }, "There is no page at the address ", h("strong", {}, visible(address)), "."), " ", h("a", { href: "/#/cluster" }, "Go to the cluster"));
+  tell("");
+  live.textContent = "";
+  root.dataset.state = "live";
+  root.dataset.ready = "unknown";
+  return { query: null, title: "Unknown address" };
+}
+
+// The help, with the columns of the tables of this page: their explanations are otherwise visible by mouse only.
+function show_help() {
+  const columns = new Map([...main.querySelectorAll("div > table th[title], .tile[title]")].map((one) => [(one.querySelector("dt") ?? one).textContent.replace(/[ ▾▴]+$/, ""), one.title]));
+  document.getElementById("columns").replaceChildren(...(columns.size
+    ? [h("h2", {}, "Figures on this page"), h("dl", {}, [...columns].map(([name, words]) => h("div", {}, h("dt", {}, name), h("dd", {}, words))))] : []));
+  help.showModal();
 }
 
 function next_row(step) {
@@ -131,8 +178,8 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.altKey || event.metaKey) return;
   const field = event.target.closest("input, select, textarea");
   if (event.key === "Escape") document.activeElement?.blur?.();
-  else if (field || document.getElementById("keys").open) return;
-  else if (LINKED[event.key - 1]) location.hash = `#/${LINKED[event.key - 1]}`;
+  else if (field || help.open) return;
+  else if (LINKED[event.key - 1]) location.href = `/#/${LINKED[event.key - 1]}`;
   else if (event.key === "/") {
     event.preventDefault();
     if (root.dataset.page !== "logs") {
@@ -142,7 +189,7 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "j") next_row(1);
   else if (event.key === "k") next_row(-1);
   else if (event.key === "Enter" && event.target.matches("tr")) event.target.querySelector("a")?.click();
-  else if (event.key === "?") document.getElementById("keys").showModal();
+  else if (event.key === "?") show_help();
 });
 
 document.addEventListener("click", async (event) => {
@@ -166,8 +213,8 @@ function theme(name) {
 document.getElementById("theme").addEventListener("click", () => {
   theme(THEMES[(THEMES.indexOf(localStorage.getItem("theme") ?? THEMES[0]) + 1) % THEMES.length]);
 });
-document.getElementById("help").addEventListener("click", () => document.getElementById("keys").showModal());
-document.getElementById("close-keys").addEventListener("click", () => document.getElementById("keys").close());
+document.getElementById("help").addEventListener("click", show_help);
+document.getElementById("close-keys").addEventListener("click", () => help.close());
 document.getElementById("skip").addEventListener("click", () => main.focus());
 document.addEventListener("visibilitychange", () => {
   if (!current) return;
@@ -175,8 +222,8 @@ document.addEventListener("visibilitychange", () => {
   stream(current.query);
 });
 
-document.querySelector("nav").append(...LINKED.flatMap((name, at) =>
-  [h("a", { href: `#/${name}`, id: `nav-${name}` }, h("kbd", {}, at + 1), " ", PAGES[name].label), " "]));
+nav.append(...LINKED.flatMap((name, at) =>
+  [h("a", { href: `/#/${name}`, id: `nav-${name}` }, h("kbd", {}, at + 1), " ", PAGES[name].label), " "]));
 document.getElementById("last-key").textContent = LINKED.length;
 theme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : THEMES[0]);
 await let_in();
