@@ -172,9 +172,9 @@ def test_formats_of_this_build_are_written_only_after_the_upgrade_is_finalized(
                 reading = through.open_log("keyed").open_reader(to="end")
                 with reading as reader:
                     if python == older_python:
-                        record = reader.read_next(PROGRAM_S)
-                        assert record is not None
-                        assert record.payload == b"older"
+                        first = reader.read_next(PROGRAM_S)
+                        assert first is not None
+                        assert first.payload == b"older"
                         with pytest.raises(UnsupportedFormat):
                             reader.read_next(PROGRAM_S)
                     else:
