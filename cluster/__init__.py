@@ -32,6 +32,7 @@ Health and status:
     status/cluster_versions.py          The versions of the nodes, and the conditions that follow (pure).
     status/upgrade.py                   Check whether an upgrade can be finalized, and finalize it.
     status/log_overview.py              The state and effective options of one log.
+    status/consumer_overview.py         Positions, subscribers and work queues of a log, with their lag.
     status/proxy_overview.py            The status of proxies, and commands to them.
     status/placement_status.py          The placement policy, and the ledgers that violate it.
     status/bookie_names.py              The names of bookies for output to people.
@@ -71,6 +72,8 @@ Background work of a bookie (`node/bookie_assembly.py` starts it, and `node/repa
     repair/repair_metrics.py            Repair metrics by their public names.
     coordination/gc_hold.py             Suspend deletions after a restore, until an operator resumes them
                                         (H104).
+    coordination/log_changes.py         Checks and effects of changes that operators request.
+    coordination/repair_settings.py     Pause the repair of lost bookies, and store its delay.
     coordination/restored_counters.py   Advance the counters of logs and ledgers after a restore (H104).
 
 Missing, corrupt and over-replicated copies:

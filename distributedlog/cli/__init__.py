@@ -41,6 +41,7 @@ Nodes of a cluster:
 
     cluster/status.py                 `dlog status` and `dlog bookies`: the health of the cluster.
     cluster/node.py                   `dlog node`: check whether nodes can be stopped.
+    cluster/upgrade.py                `dlog cluster`: the versions of all nodes, and the end of an upgrade.
     cluster/proxy.py                  `dlog proxy`: list proxies and their logs, move logs.
     cluster/metadata.py               `dlog metadata`: show and change the members of the metadata quorum.
     cluster/metadata_backups.py       `dlog metadata backup`, `restore`, `force-new-cluster`, `gc`: backups.
@@ -51,6 +52,7 @@ Bookies and ledgers:
     storage/scrub.py                  `dlog scrub`: let a bookie read and verify everything that it stores.
     storage/placement.py              `dlog placement`: show the placement policy and its violations.
     storage/repair.py                 `dlog repair`: copy missing replicas now.
+    storage/repair_control.py         `dlog repair pause`, `resume`, `config`: the stored settings of repair.
     storage/ledger.py                 `dlog ledger`, `under-replicated`, `audit`: ledgers, missing copies, and
                                       whether the records in the metadata refer to each other.
     storage/ledger_view.py            The records of ledgers, and the bookies' responses about them, for `dlog

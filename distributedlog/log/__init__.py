@@ -110,6 +110,7 @@ Rename, end and delete:
 Pipelines, such as batch jobs:
 
     read/log_view.py                       The readable part of a log, from memory, for planners.
+    read/position_lag.py                   How far positions are behind the end of their log.
     read/log_snapshot.py                   The readable part of a log, read once, as a plan.
     model/segment_ranges.py                Plans as values that can be sent to other processes (pure).
     read/range_reader.py                   Read planned ranges in any process.
