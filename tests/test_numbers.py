@@ -132,8 +132,8 @@ def test_settings_of_other_nodes_and_clients_are_refused(value: Any) -> None:
 
 # --- arguments ------------------------------------------------------------------------------------
 
-BY_OTHERS = {"txid", "txids", "records", "columns", "dlsn"}
-"""Parameters that a record's own checks have (tests/log/write/test_record_validation.py)."""
+BY_OTHERS = {"txid", "txids", "records", "columns", "dlsn", "ownership_wait_s"}
+"""Parameters with checks of their own (tests/log/write/test_record_validation.py), or of the product."""
 INFINITE_COUNTS = {("ByteReader", "read", "size"), ("ByteReader", "seek", "offset")}
 """-1 is the whole rest; an offset may go back."""
 TIMES = {"since", "wall_ms", "before"}

@@ -218,13 +218,13 @@ def test_status_and_bookies_show_everybody(cluster: Cluster) -> None:
 
 def test_new_cluster_is_finalized_and_a_repetition_changes_nothing(cluster: Cluster) -> None:
     finalized = f"the cluster is finalized for version {CURRENT}\n"
-    shown = cluster.ok("cluster", "finalize", "--check").decode()
+    shown = cluster.ok("cluster", "finalize", "--dry-run").decode()
     assert shown.endswith(finalized)
     assert len([line for line in shown.splitlines() if line.endswith(VERSION)]) == 4
     assert cluster.ok("cluster", "finalize").decode() == finalized
-    checked = json.loads(cluster.ok("cluster", "finalize", "--check", "--json"))
+    checked = json.loads(cluster.ok("cluster", "finalize", "--dry-run", "--json"))
     assert (checked["can_finalize"], checked["blocking"]) == (True, [])
-    cluster.fails(2, "cluster", "finalize", "--check", "--force")
+    cluster.fails(2, "cluster", "finalize", "--dry-run", "--force")
 
 
 def test_a_placement_policy_is_set_refused_and_forgotten(cluster: Cluster) -> None:

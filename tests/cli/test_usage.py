@@ -625,6 +625,7 @@ def test_a_status_without_a_quorum_does_not_say_that_there_is_nothing(
         "bookies": [],
         "logs": None,
         "under_replicated": [],
+        "versions": None,
         "metadata": [],
     }
     show({"healthy": False, "health": "down", "conditions": [HELD], **nobody})
@@ -648,6 +649,7 @@ def test_a_status_calls_bookies_by_their_names(capsys: pytest.CaptureFixture[str
         "bookies": [row | {"id": bookie, "label": label} for bookie, label in names],
         "logs": 1,
         "under_replicated": [],
+        "versions": None,
         "metadata": [],
     }
 
@@ -676,6 +678,7 @@ def test_what_a_status_says_in_sentences_is_broken_between_words(
         "bookies": [row | {"free_bytes": 1, "rot": rot, "ledgers_missing": 0}],
         "logs": 1,
         "under_replicated": [],
+        "versions": None,
         "metadata": [],
     }
 

@@ -146,7 +146,7 @@ def test_formats_of_this_build_are_written_only_after_the_upgrade_is_finalized(
         assert "upgrade_not_finalized" in [
             one["code"] for one in cluster.json("status")["conditions"]
         ]
-        assert cluster.run("cluster", "finalize", "--check").returncode == 0
+        assert cluster.run("cluster", "finalize", "--dry-run").returncode == 0
         assert b"ConfirmationRequired" in cluster.run("cluster", "finalize").stderr
         finalized = cluster.json("cluster", "finalize", "--force")
         assert finalized["finalized"] == str(CURRENT)

@@ -125,7 +125,7 @@ def drain(settings: Settings, proxy: str) -> None:
 
 
 @command.command(cls=CliCommand, examples="dlog proxy balance --dry-run\ndlog proxy balance")
-@click.option("--dry-run", is_flag=True, help="Print the moves without executing them.")
+@click.option("--dry-run", is_flag=True, help="Change nothing. Print the moves.")
 @common
 def balance(settings: Settings, dry_run: bool) -> None:
     """Balance the number of logs per write proxy.

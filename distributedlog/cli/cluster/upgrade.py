@@ -9,7 +9,7 @@ from ..framework.options import CliCommand, Group, Settings, common, force_optio
 from ..framework.output import emit, table, visible
 
 
-@click.group(cls=Group, examples="dlog cluster finalize --check\ndlog cluster finalize")
+@click.group(cls=Group, examples="dlog cluster finalize --dry-run\ndlog cluster finalize")
 def command() -> None:
     """Show the versions of all nodes, and finalize an upgrade."""
 
@@ -17,16 +17,16 @@ def command() -> None:
 @command.command(
     cls=CliCommand,
     examples="""
-    dlog cluster finalize --check          list the versions; exit code 6 if a node is older or down
+    dlog cluster finalize --dry-run        list the versions; exit code 6 if a node is older or down
     dlog cluster finalize                  permit the formats of this version
     """,
 )
 @click.option(
-    "--check", is_flag=True, help="Change nothing; exit code 6 if it cannot be finalized."
+    "--dry-run", is_flag=True, help="Change nothing. Exit code 6 if it cannot be finalized."
 )
 @force_option
 @common
-def finalize(settings: Settings, check: bool, force: bool) -> None:
+def finalize(settings: Settings, dry_run: bool, force: bool) -> None:
     """Finalize an upgrade to the version of this program, after which no downgrade is possible.
 
     Until then, all programs write the formats of the older version, so every node can return to it. All
@@ -41,12 +41,12 @@ def finalize(settings: Settings, check: bool, force: bool) -> None:
     from ...runtime.machine import client_host
     from ..connection.cluster_connection import quorum, run_call
 
-    if check and force:
-        raise click.UsageError("--check excludes --force")
+    if dry_run and force:
+        raise click.UsageError("--dry-run excludes --force")
 
     def call(is_forced: bool) -> Any:
         async def work(metadata: Any) -> Any:
-            if check:
+            if dry_run:
                 return await check_finalize(metadata)
             now_ms = client_host("dlog").wall_ms()
             return await finalize_upgrade(metadata, now_ms, force=is_forced)
@@ -69,11 +69,11 @@ def finalize(settings: Settings, check: bool, force: bool) -> None:
             }
         )
     else:
-        if check:
+        if dry_run:
             rows = [[visible(node.name), node.kind, node.shown or "down"] for node in result.nodes]
             table(("node", "kind", "version"), rows)
         print(f"the cluster is finalized for version {result.finalized}")
-        if check and not result.is_done:
+        if dry_run and not result.is_done:
             print(f"it can be finalized for {result.target}: {'yes' if is_possible else 'no'}")
-    if check and not is_possible:
+    if dry_run and not is_possible:
         raise ExitWithCode(NO)

@@ -356,7 +356,9 @@ async def test_so_many_wait_and_no_more(
     assert len(cuts.sizes) == 2 * SIZE // SLICE
 
 
-@pytest.mark.parametrize("few", [{"first_kept": 0}, {"limit": removals.DESCRIPTORS_DIVISOR - 1}])
+@pytest.mark.parametrize(
+    "few", [{"first_reserved": 0}, {"limit": removals.DESCRIPTORS_DIVISOR - 1}]
+)
 async def test_the_last_descriptors_are_for_others(
     disk: DirectoryDisk,
     tmp_path: Path,
