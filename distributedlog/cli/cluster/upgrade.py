@@ -11,7 +11,7 @@ from ..framework.output import emit, table, visible
 
 @click.group(cls=Group, examples="dlog cluster finalize --dry-run\ndlog cluster finalize")
 def command() -> None:
-    """Show the versions of all nodes, and finalize an upgrade."""
+    """List the versions of all nodes, and finalize an upgrade."""
 
 
 @command.command(
@@ -22,7 +22,9 @@ def command() -> None:
     """,
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Change nothing. Exit code 6 if it cannot be finalized."
+    "--dry-run",
+    is_flag=True,
+    help="Change nothing. List the versions; exit code 6 if a node is older or down.",
 )
 @force_option
 @common

@@ -574,7 +574,8 @@ def read_options(function: Any) -> Any:
         click.option(
             "--since",
             metavar="TIME",
-            help="First log time: so long ago, such as 10m, or in ISO format.",
+            help="Start at the first record with this log time or a later one: a duration before now, such as"
+            " 10m, or an ISO time.",
         ),
         click.option(
             "--from", "start", metavar="DLSN", help='First position (or "earliest", "latest").'
@@ -654,7 +655,7 @@ def _start_of(
 
 
 def _epoch_ms_of(text: str) -> int:
-    """Return a time in ms since 1970: so long ago, or in ISO format."""
+    """Return a time in ms since 1970. The text is a duration before now, or an ISO time."""
     import time
     from datetime import datetime
 
@@ -773,7 +774,8 @@ def seal(settings: Settings, name: str, force: bool, takeover: bool) -> None:
     "--time",
     "when",
     metavar="TIME",
-    help="Find the first entry written at or after this time: so long ago, such as 10m, or in ISO format.",
+    help="Find the first entry written at or after this time: a duration before now, such as 10m, or an ISO"
+    " time.",
 )
 @common
 def find(settings: Settings, name: str, txid: int | None, when: str | None) -> None:
@@ -934,8 +936,8 @@ def queues(
 ) -> None:
     """List the work queues of a log, or change one.
 
-    The list shows the lowest unfinished position of each queue, the lag from there, the claims with their
-    workers, and the dead-lettered ranges ("parked").
+    The list shows the lowest unfinished position of each queue ("floor"), the lag from there, the claims with
+    their workers, and the dead-lettered ranges ("parked").
     """
     numbers_given = (retry is not None) + (drop is not None)
     if numbers_given != (queue is not None) or (queue is not None and deleted is not None):

@@ -49,7 +49,7 @@ SHOWN_LEDGERS_MAX = 10
 @click.option(
     "--wait",
     is_flag=True,
-    help="Wait, up to --timeout: retry the remaining ledgers (otherwise exit code 6).",
+    help="Wait, up to --timeout: until no copy is missing (otherwise exit code 6).",
 )
 @click.option(
     "--fix-placement",
@@ -71,7 +71,8 @@ def command(
     """Copy missing replicas now, and show the progress.
 
     Ledgers with the fewest copies come first. Data of a bookie that is down is copied to other bookies at
-    once, without the usual delay of five minutes. A number is a ledger ID; write ./7 for a log named 7.
+    once, without the delay lost_after_s (five minutes by default). A number is a ledger ID. Write ./7 for a
+    log named 7, and ./pause for a log with the name of a subcommand: pause, resume and config.
 
     The command ends with exit code 0 when all copies exist. If it can make no more progress, it prints the
     reason for each remaining ledger and ends with exit code 6. All copied data passes through this process,

@@ -40,16 +40,20 @@ class RepairCommand(CliCommand):
     """,
 )
 @click.option(
-    "--for", "duration", metavar="TIME", required=True, help="End of the pause, such as 30m or 2h."
+    "--for",
+    "duration",
+    metavar="TIME",
+    required=True,
+    help="Duration of the pause, such as 30m or 2h; at most 30 days.",
 )
 @common
 def pause(settings: Settings, duration: str) -> None:
     """Pause the repair of lost bookies for a time.
 
-    During the pause, no data is copied off bookies that are down or being decommissioned. Copies in work are
-    finished, and missing entries of running bookies are still copied. Repair resumes at the end, or with
-    "dlog repair resume". Ledgers with few copies stay so until then. dlog status shows the pause. Bookies of
-    older versions ignore it.
+    During the pause, no data of bookies that are down or being decommissioned is copied to other bookies.
+    Ledgers that lack copies keep lacking them. Copies in progress are finished, and missing entries of
+    running bookies are still copied. Repair resumes after this time, or with "dlog repair resume". dlog
+    status shows the pause. Bookies of older versions ignore it.
     """
     from ...runtime.declarations.options import parse_value
     from ...runtime.machine import client_host
