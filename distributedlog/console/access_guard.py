@@ -3,18 +3,15 @@
 The console shows records on a port that every page and every user of the machine can reach.
 
 - A token opens it. The link has the token in its fragment, which browsers neither send, log nor refer. The
-page
-  sends it by POST and gets a cookie that scripts cannot read and other sites cannot send.
+  page sends it by POST and gets a cookie that scripts cannot read and other sites cannot send.
 - Only requests to a configured host name are answered (421 otherwise). A page whose name was redirected to
-this
-  address (DNS rebinding) can read nothing.
+  this address (DNS rebinding) can read nothing.
 - Requests must come from a page of the console, by Sec-Fetch-Site, and by Origin if they are not GET or HEAD
   (403 otherwise).
 - A change requires a token that only a page of this session received. A token is for one change, so that a
   form that is submitted twice has one effect.
 - Headers of each answer restrict the page: only scripts and styles of the console, no inline scripts or
-styles, no
-  requests to other servers, no embedding in frames.
+  styles, no requests to other servers, no embedding in frames.
 """
 
 import hmac

@@ -59,7 +59,7 @@ class GatedFormat(enum.Enum):
     """A format that an older version refuses, and that a program would otherwise write without an operator.
 
     Formats that are not in this list are read by every version since 0.1, or are sent only to a peer that
-    announces them (docs/reference/formats.md, "Formats and versions").
+    announces them (docs/reference/formats.md, "Formats of version 0.2").
     """
 
     RECORD_HEADERS = "keys and headers", Version(0, 2)
