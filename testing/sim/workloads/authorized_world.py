@@ -505,9 +505,10 @@ class AuthorizedRun(LogRun):
 
     def _has_observed_revocation(self, bookie: str) -> bool:
         newest = self.bookie_effects.newest(bookie)
+        # A grant that replaces an earlier one also revokes, at its own revision.
         return (
             newest is not None
-            and newest.answer.revoked_at_revisions.get("user/ex", 0) >= self._granted_at_revision
+            and newest.answer.revoked_at_revisions.get("user/ex", 0) > self._granted_at_revision
         )
 
     # --- the admin --------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ BEGINS_NO_TASK_HERE = {
     ),
     "cluster/repair/open_ledger_closer.py": {"OpenLedgerCloser.run_pass": PART},
     "cluster/status/cluster_overview.py": {"_check_addresses": CLIENTS},
+    "cluster/status/log_overview.py": {"read_log_sizes": CLIENTS},
     "cluster/repair/pull_replication.py": {"PullReplication.pull_ledger": PART},
     "cluster/gc/retention.py": {"Retention._close_orphaned": PART},
     "cluster/auth/key_rotation.py": {"bookies_behind": PART},
