@@ -25,6 +25,9 @@ RECORDS = 700
 TOLD_S = 120.0
 """Against a hang only: a registration with a new reason is told within two seconds, on a machine at rest."""
 
+DAMAGED = ("bookie2", "bookie3")
+DAMAGE = {Code.LIMBO, Code.DAMAGED_READS, Code.ENTRIES_CORRUPT, Code.ENTRIES_REPAIRED}
+
 
 def _journals(cluster: Cluster, name: str) -> list[Path]:
     return sorted((cluster.directory / name).rglob("journal-*"))
@@ -74,7 +77,7 @@ def test_limbo_damaged_pages_and_a_missing_file_are_conditions(tmp_path: Path) -
         for path in old:
             path.unlink(missing_ok=True)
         cluster.run("log", "read", "kept", "--timeout", "2")
-        for name in ("bookie2", "bookie3"):  # which bookie a reader asks is its own affair
+        for name in DAMAGED:  # which bookie a reader asks is its own affair
             assert cluster.run("scrub", name).returncode == 0
 
         end = time.monotonic() + TOLD_S
@@ -88,16 +91,12 @@ def test_limbo_damaged_pages_and_a_missing_file_are_conditions(tmp_path: Path) -
                     for one in status["conditions"]
                     if one["parameters"].get("bookie") in ids
                 )
-            if all(told.values()):
+            if Code.LIMBO in told["bookie1"] and all(told[name] & DAMAGE for name in DAMAGED):
                 break
         health = {name: _health(cluster, name) for name in told}
 
     assert Code.LIMBO in told["bookie1"], told
-    for name in (
-        "bookie2",
-        "bookie3",
-    ):  # what a read has met may be healed by now: it is told still
-        damage = {Code.LIMBO, Code.DAMAGED_READS, Code.ENTRIES_CORRUPT, Code.ENTRIES_REPAIRED}
-        assert told[name] & damage, told
+    for name in DAMAGED:  # what a read has met may be healed by now: it is told still
+        assert told[name] & DAMAGE, told
     for name, one in health.items():
         assert one.healthy, name  # to start it again would help nobody
