@@ -3,6 +3,7 @@
 Where `playwright` or a Chromium is missing they are skipped, with the reason.
 """
 
+import itertools
 import json
 import threading
 import time
@@ -310,7 +311,8 @@ def test_charts_are_sampled_while_no_page_is_open(chromium: Any, world: Shown) -
             break
         time.sleep(0.2)
     numbers = [row[0] for row in seconds]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    # A busy machine may miss a second. While nobody looked, there was a gap of many.
+    assert max(after - before for before, after in itertools.pairwise(numbers)) <= 2
     with let_in(chromium, world.link) as page:
         page.wait_for_selector("figure tbody tr >> nth=7", state="attached")
 

@@ -182,6 +182,7 @@ def test_a_filter_reads_less_than_all(uri: str) -> None:
 def test_what_is_exported_and_imported_equals_a_scan(uri: str, name: str, tmp_path: Path) -> None:
     """Through a file's records and back through a link: txids and payloads, in order."""
     from distributedlog.spark.archive.parquet_file import SCHEMA, ParquetFileWriter, read_records
+    from distributedlog.spark.read.table_schema import KEYED_COLUMNS
     from distributedlog.spark.sink.sink_columns import sink_columns_of
 
     async def payloads(held: Any) -> list[tuple[int, bytes]]:
@@ -190,6 +191,7 @@ def test_what_is_exported_and_imported_equals_a_scan(uri: str, name: str, tmp_pa
 
     right, store = run(uri, 10.0, payloads), store_of(tmp_path)
     kinds = {"log": "string", "slot": "int", "payload": "binary", "timestamp": "timestamp"}
+    kinds |= KEYED_COLUMNS
     fields = [(one.name, kinds.get(one.name, "bigint")) for one in SCHEMA]
     options = SourceOptions.parse({"uri": uri, "log": name}, "batch")
     reader = BatchReader(options, projection(fields, SCHEMA, None))

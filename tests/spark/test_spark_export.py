@@ -223,6 +223,7 @@ def test_keys_and_headers_are_exported_and_imported(
     assert again["digest"] == exported["digest"]
 
     change(uri, "other", lambda _: _create(uri, "other"))
+    change(uri, "other", lambda log: log.set({"record_headers": False}))
     assert "accepts no keys and headers" in refused(
         capsys, 2, "import", tmp_path / "archive", "--log", "other"
     )
@@ -236,7 +237,6 @@ async def _create(uri: str, name: str) -> None:
 def test_stream_copies_keys_and_headers_once(uri: str, spark: Any, tmp_path: Path) -> None:
     write_keyed(uri, "from")
     change(uri, "to", lambda _: _create(uri, "to"))
-    change(uri, "to", lambda log: log.set({"record_headers": True}))
 
     def copy() -> None:
         frame = (

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from distributedlog import Log, LogRecord, Namespace, WriterFenced, blocking
-from distributedlog.log.model.log_keys import incarnation_id, staged_ledgers_prefix
+from distributedlog.ledger.model.ledger_keys import ledger_key
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
+from distributedlog.log.model.log_keys import (
+    incarnation_id,
+    parse_staged_key,
+    staged_ledgers_prefix,
+)
 from distributedlog.log.segments.app_versions import LinkContent
 from distributedlog.metadata.model.interface import prefix_end
 from distributedlog.runtime.interfaces.errors import InvalidRequest, OutcomeUnknown
@@ -54,6 +60,20 @@ def orphans(uri: str, name: str) -> int:
         log_id = incarnation_id((await namespace.open_log(name).snapshot()).incarnation)
         start = staged_ledgers_prefix(log_id)
         return len((await namespace.metadata.range(start, prefix_end(start), limit=1000)).items)
+
+    return on(uri, count)
+
+
+def closed_segments(uri: str, name: str) -> int:
+    """Of the segments in `orphans`, those that are completely written."""
+
+    async def count(namespace: Namespace) -> int:
+        metadata = namespace.metadata
+        log_id = incarnation_id((await namespace.open_log(name).snapshot()).incarnation)
+        start = staged_ledgers_prefix(log_id)
+        staged = (await metadata.range(start, prefix_end(start), limit=1000)).items
+        items = [await metadata.get(ledger_key(parse_staged_key(one.key)[1])) for one in staged]
+        return sum(LedgerMetadata.decode(one.key, one.value).closed for one in items if one)
 
     return on(uri, count)
 
@@ -309,7 +329,8 @@ def test_s15_the_target_goes_while_a_batch_is_written(
 
         if txid == 500 and not os.path.exists(marker):
             os.close(os.open(marker, os.O_CREAT))
-            until(lambda: orphans(uri, "out") > 0)  # the other task has begun its segment
+            # Of a task that still writes, another attempt would write to the new log.
+            until(lambda: closed_segments(uri, "out") > 0)
             with blocking.open_namespace(uri) as namespace:
                 namespace.delete_log("out")
                 if again:
@@ -336,7 +357,7 @@ def test_s15_s24_s28_what_is_refused(spark: Any, uri: str) -> None:
 
     for bad, options, said in (
         (made.drop("payload"), {"log": "out"}, "no column payload"),
-        (made.withColumn("key", made.txid), {"log": "out"}, 'column "key" cannot be written'),
+        (made.withColumn("at", made.txid), {"log": "out"}, 'column "at" cannot be written'),
         (made, {"log": "missing"}, "createLogs"),
         (made, {"log": "sealed"}, "is sealed"),
         (made, {"log": "out", "txnAppId": "a"}, "require each other"),
