@@ -9,9 +9,12 @@ tests/vectors/test_vectors.py makes the vectors again and compares them.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from struct import pack
 from typing import Any
+
+from xxhash import xxh3_64_intdigest
 
 from distributedlog.bookie.format.entry import encode as encode_entry_record
 from distributedlog.log.declarations.compression_codecs import CODEC_NAMES, ZSTD
@@ -28,7 +31,7 @@ from distributedlog.log.format.record import (
     build_single_record_entry,
 )
 from distributedlog.log.format.record_headers import KeyedContent
-from distributedlog.log.model.log_state import COUNT, LogState
+from distributedlog.log.model.log_state import COUNT, MS, LogEnd, LogState
 from distributedlog.proxy.protocol import proxy_messages, read_messages
 from distributedlog.proxy.protocol.read_messages import SegmentHead
 from distributedlog.runtime.disk.checksummed_blocks import HEADER_BYTES, padded_length, write_header
@@ -55,7 +58,7 @@ COMPRESSED_PAYLOADS = [
     b'{"id": %d, "state": "shipped", "text": "the same words"}' % row for row in range(40)
 ]
 STATE = LogState(
-    0xA7, "orders/eu", 1_700_000_000_000, 1, 5, "writer-a", "w1", 2, 4, 5, 8, 40, DLSN(2, 1, 0), 3,
+    0xA7, "orders/eu", 1_700_000_000_000, 0, 5, "writer-a", "w1", 2, 4, 5, 13, 1003, DLSN(2, 1, 0), 3,
     quorums=(3, 3, 2), time_ms=1_700_000_001_000, bytes_total=900, txid_rule=COUNT, last_dlsn=DLSN(3, 7, 1),
 )  # fmt: skip
 
@@ -80,6 +83,10 @@ class VectorFile:
         place = {"name": name, "format": form, "offset": len(self.data), "size": len(vector)}
         self.rows.append({**place, **inputs, "value": value})
         self.data += vector
+
+    def add_refused(self, name: str, form: str, vector: Buffer, **inputs: Any) -> None:
+        """Add one vector that readers must refuse."""
+        self.add(name, form, vector, None, **inputs, error=True)
 
     def add_frame(self, name: str, frame: Buffer, value: Any, **fields: int) -> None:
         """Add a complete frame whose envelope has these fields; the others are 0."""
@@ -115,6 +122,7 @@ def make_vectors() -> VectorFile:
     _add_log_entries(vectors)
     _add_block(vectors)
     _add_log_state(vectors)
+    _add_refused(vectors)
     return vectors
 
 
@@ -236,6 +244,12 @@ def _produce_value(
     return {**value, **dict.fromkeys(names), **columns}
 
 
+_KEYED_COLUMNS = {
+    "keys": [b"k1".hex(), None, ""],
+    "headers": [[[b"type".hex(), b"created".hex()], [b"type".hex(), ""]], [], []],
+}
+
+
 def _add_produce_frames(vectors: VectorFile) -> None:
     encode = proxy_messages.encode_produce
     vectors.add_frame(
@@ -254,8 +268,8 @@ def _add_produce_frames(vectors: VectorFile) -> None:
     )
     vectors.add_frame(
         "produce at an expected position",
-        encode(1, 4, 4, None, [b"next"], expect=(3, 17, 2)),
-        _produce_value(4, 4, [b"next"], expected=[3, 17, 2]),
+        encode(1, 4, 4, None, [b"next"], expect=(3, 13, 2)),
+        _produce_value(4, 4, [b"next"], expected=[3, 13, 2]),
         op=Op.PRODUCE,
         ident=1,
     )
@@ -265,14 +279,37 @@ def _add_produce_frames(vectors: VectorFile) -> None:
         KeyedContent(b"three", b"", ()),
     ]  # fmt: skip
     vectors.add_frame(
+        "produce with all columns",
+        encode(
+            1,
+            5,
+            3,
+            [12, 12, 13],
+            contents,
+            record_flags=b"\1\0\0",
+            expect=(3, 13, 2),
+            has_keyed=True,
+        ),
+        _produce_value(
+            5,
+            3,
+            [b"one", b"two", b"three"],
+            expected=[3, 13, 2],
+            txids=[12, 12, 13],
+            record_flags=[1, 0, 0],
+            **_KEYED_COLUMNS,
+        ),
+        op=Op.PRODUCE,
+        ident=1,
+    )
+    vectors.add_frame(
         "produce with keys and headers",
         encode(2, 120, 120, None, contents, has_keyed=True),
         _produce_value(
             120,
             120,
             [b"one", b"two", b"three"],
-            keys=[b"k1".hex(), None, ""],
-            headers=[[[b"type".hex(), b"created".hex()], [b"type".hex(), ""]], [], []],
+            **_KEYED_COLUMNS,
         ),
         op=Op.PRODUCE,
         ident=2,
@@ -282,8 +319,8 @@ def _add_produce_frames(vectors: VectorFile) -> None:
 def _add_produce_answers(vectors: VectorFile) -> None:
     names = ("stream", "records", "first_sequence", "segment", "entry", "slot", "flags", "txid")
     acks = [
-        (1, 1, 0, 3, 17, 0, 0, 1_700_000_000_123),
-        (1, 3, 1, 3, 17, 1, 1, 10),
+        (1, 1, 0, 3, 6, 0, 0, 10),
+        (1, 3, 1, 3, 13, 0, 1, 10),
         (2, 3, 120, 0, 0, 0, 2, 0),
     ]
     vectors.add_frame(
@@ -327,9 +364,9 @@ def _add_read(vectors: VectorFile) -> None:
     }
     vectors.add_message("subscribe", Op.SUBSCRIBE, subscribe.encode(), value, ident=5)
     resumed = read_messages.Subscribe(
-        "default", "orders/eu", INCARNATION, True, "earliest", DLSN(3, 17, 1), 1001, True
+        "default", "orders/eu", INCARNATION, True, "earliest", DLSN(3, 7, 1), 1002, True
     )
-    changes = {"incarnation": INCARNATION, "resumes": True, "dlsn": [3, 17, 1], "sequence_id": 1001}
+    changes = {"incarnation": INCARNATION, "resumes": True, "dlsn": [3, 7, 1], "sequence_id": 1002}
     vectors.add_message(
         "subscribe again at a position",
         Op.SUBSCRIBE,
@@ -495,7 +532,7 @@ def _add_large_entries(vectors: VectorFile) -> None:
         _record_value(IN_ENTRIES, (10, slot, 6 + slot), 100 + slot, payload)
         for slot, payload in enumerate(PACKED_PAYLOADS)
     ]
-    _add_log_entry(vectors, "packed columns", IN_ENTRIES, 20, b"".join(buffers), values)
+    _add_log_entry(vectors, "sixteen records", IN_ENTRIES, 20, b"".join(buffers), values)
     for codec, codec_name in enumerate(CODEC_NAMES[1:], start=1):
         entry = 20 + codec
         buffers, size = build_entry(
@@ -539,10 +576,50 @@ def _add_block(vectors: VectorFile) -> None:
 
 def _add_log_state(vectors: VectorFile) -> None:
     value = [
-        2, 0xA7, "orders/eu", 1_700_000_000_000, 1, 5, "writer-a", "w1", 2, 4, 5, 8, 40, [2, 1, 0], 3, False,
-        False, [3, 3, 2], None, 1_700_000_001_000, 900, "count", False, 2, 0, [3, 7, 1],
+        2, 0xA7, "orders/eu", 1_700_000_000_000, 0, 5, "writer-a", "w1", 2, 4, 5, 13, 1003, [2, 1, 0], 3,
+        False, False, [3, 3, 2], None, 1_700_000_001_000, 900, "count", False, 2, 0, [3, 7, 1],
     ]  # fmt: skip
     vectors.add("state of a log", "log_state", STATE.encode(), value)
+    deleted = replace(
+        STATE, quorums=None, deleting=True, end=LogEnd(DLSN(4, 0, 0), 1003, True), bytes_total=-1,
+        last_dlsn=None, txid_policy=MS,
+    )  # fmt: skip
+    changes = {16: True, 17: None, 18: [4, 0, 0, 1003, True], 20: -1, 25: None}
+    fields = [changes.get(place, value[place]) for place in range(len(value))]
+    vectors.add(
+        "state of a log that is being deleted", "log_state", deleted.encode(), [*fields, MS]
+    )
+
+
+# --- refused bytes --------------------------------------------------------------------------------
+
+
+def _add_refused(vectors: VectorFile) -> None:
+    produce = bytearray(proxy_messages.encode_produce(1, 0, 0, None, [b"hello"]))
+    produce[-1] ^= 1
+    vectors.add_refused("produce with a changed byte", "frame", produce)
+    body = pack("<QQIII", 0, 0, 1, 32, 5) + b"hello"
+    head = envelope(Op.PRODUCE, 8 + len(body), ident=1)
+    unknown_flag = head + pack("<Q", xxh3_64_intdigest(body)) + body
+    vectors.add_refused("produce with an unknown flag", "frame", unknown_flag)
+    segment = _segment_value(IN_ENTRIES)
+    record = bytearray(_record(16, _single()))
+    record[-8] ^= 1
+    vectors.add_refused("entry record with a changed byte", "entry_record", record, segment=segment)
+    entries: list[tuple[str, dict[str, Any]]] = [
+        ("log entry with a critical section", {"sections": [(9, 1, b"new")]}),
+        ("log entry with an unknown flag", {"flags": 0x0400}),
+        ("log entry with the unused flag", {"flags": 0x0020}),
+        ("log entry with an unknown codec", {"flags": 3}),
+        ("log entry with an unknown record flag", {"record_flags": b"\0\2"}),
+        ("log entry that ends inside a set", {"record_flags": b"\0\1"}),
+    ]
+    for name, changes in entries:
+        buffers, _ = build_entry(
+            [30, 31], [b"x", b"y"], records_before=6, written_ms=WRITTEN_MS, **changes
+        )
+        log_entry = b"".join(buffers)
+        vectors.add_refused(name, "log_entry", log_entry, segment=segment, entry=23)
 
 
 def main() -> None:

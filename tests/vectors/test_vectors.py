@@ -16,8 +16,15 @@ from typing import Any
 import pytest
 import trio
 
+from distributedlog.bookie.format.entry import verify_record
 from distributedlog.cluster.declarations.options import READ_PROXY
+from distributedlog.log.format.record import decode_columns, decode_header
+from distributedlog.proxy.protocol.proxy_messages import decode_produce
+from distributedlog.proxy.protocol.read_messages import SegmentHead
+from distributedlog.runtime.disk.checksummed_blocks import block_at
+from distributedlog.runtime.interfaces.errors import CorruptData, ProtocolError, UnsupportedFormat
 from distributedlog.runtime.interfaces.host import Address
+from distributedlog.runtime.protocol.frames import ENVELOPE_BYTES
 from tests.proxy.proxy_world import world
 from tests.vectors import independent_decoder
 from tests.vectors.wire_client import connected
@@ -35,14 +42,34 @@ WITH_DIGEST = (
     "block",
     "produce one record",
     "produce with keys and headers",
+    "produce with all columns",
 )
+VALID = [row for row in ROWS if not row.get("error")]
+REFUSED = [row for row in ROWS if row.get("error")]
 
 
 def decoded(row: dict[str, Any], data: bytes) -> Any:
     """Return the value of a vector as the independent decoder reads it, with the types of JSON."""
-    named = {"name", "format", "value", *PLACE}
+    named = {"name", "format", "value", "error", *PLACE}
     inputs = {name: value for name, value in row.items() if name not in named}
-    return json.loads(json.dumps(independent_decoder.decode(row["format"], data, **inputs)))
+    value = independent_decoder.decode(row["format"], data, **inputs)
+    return json.loads(json.dumps(value, default=bytes.hex))
+
+
+def decode_by_project(row: dict[str, Any], data: bytes) -> None:
+    """Decode a PRODUCE, an entry record, a log entry or a block with the codecs of the project."""
+    match row["format"]:
+        case "frame":
+            decode_produce(memoryview(data)[ENVELOPE_BYTES:])
+        case "entry_record":
+            verify_record(data)
+        case "log_entry":
+            header, head = decode_header(data), SegmentHead(**row["segment"])
+            decode_columns(data, header, head.origin(row["entry"] - head.base_entry, header))
+        case "block":
+            place = (row["seed"], 0, row["file_offset"])
+            if block_at(row["file_number"], memoryview(data), *place) is None:
+                raise CorruptData("not a block of this place")
 
 
 def vector_bytes(row: dict[str, Any], data: bytes) -> bytes:
@@ -85,9 +112,17 @@ def test_vector_files_are_complete_and_small() -> None:
     assert len(index) + len(DATA) < BYTES_MAX
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+@pytest.mark.parametrize("row", VALID, ids=lambda row: row["name"])
 def test_independent_decoder_reads_each_vector(row: dict[str, Any]) -> None:
     assert decoded(row, vector_bytes(row, DATA)) == row["value"]
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row["name"])
+def test_both_decoders_refuse_each_vector_with_an_error(row: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        decoded(row, vector_bytes(row, DATA))
+    with pytest.raises((CorruptData, ProtocolError, UnsupportedFormat)):
+        decode_by_project(row, vector_bytes(row, DATA))
 
 
 @pytest.mark.parametrize("name", WITH_DIGEST)

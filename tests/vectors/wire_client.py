@@ -13,9 +13,11 @@ from typing import Any
 import msgpack
 from xxhash import xxh3_64_intdigest
 
-from tests.vectors import independent_decoder as decoder
+from tests.vectors.independent_decoder import decode_frame
 
-MEMBERS = 97
+HELLO, AUTH, REPLY, MEMBERS, PRODUCE_OPEN, PRODUCE, PRODUCE_ACKS = 1, 2, 3, 97, 98, 99, 100
+PRODUCE_COMMIT, SUBSCRIBE, ENTRIES = 108, 112, 113
+ENVELOPE = struct.Struct("<IBBHQII")
 
 
 class WireClient:
@@ -29,21 +31,19 @@ class WireClient:
         )
         hello |= {"magic": "distributedlog", "protocol_min": 1, "protocol_max": 1, "kind": "client"}  # type: ignore[dict-item]
         hello |= {"features_required": [], "features": 4 | 32, "auth": ["none"]}  # type: ignore[dict-item]
-        self.send(decoder.HELLO, msgpack.packb(hello))
-        self.send(decoder.AUTH, msgpack.packb({"method": "none"}))
-        self.hello = self.receive(decoder.HELLO)["body"]
+        self.send(HELLO, msgpack.packb(hello))
+        self.send(AUTH, msgpack.packb({"method": "none"}))
+        self.hello = self.receive(HELLO)["body"]
         assert self.hello["magic"] == "distributedlog"
-        self.receive(decoder.AUTH)
+        self.receive(AUTH)
 
     def send(self, op: int, body: bytes, ident: int = 0) -> None:
-        self._connection.sendall(
-            decoder.ENVELOPE.pack(24 + len(body), op, 0, 0, ident, 0, 0) + body
-        )
+        self._connection.sendall(ENVELOPE.pack(24 + len(body), op, 0, 0, ident, 0, 0) + body)
 
     def receive(self, op: int) -> Any:
         """Return the next frame, which must have this operation and no error."""
         length = self._receive_bytes(4)
-        frame = decoder.frame(length + self._receive_bytes(int.from_bytes(length, "little") - 4))
+        frame = decode_frame(length + self._receive_bytes(int.from_bytes(length, "little") - 4))
         assert (frame["envelope"]["op"], frame["envelope"]["status"]) == (op, 0), frame
         return frame
 
@@ -59,7 +59,7 @@ class WireClient:
         """Send a request and return the body of its reply."""
         self._requests += 1
         self.send(op, body, self._requests)
-        reply = self.receive(decoder.REPLY)
+        reply = self.receive(REPLY)
         assert reply["envelope"]["ident"] == self._requests
         return reply["body"]
 
@@ -71,12 +71,12 @@ class WireClient:
     def append(self, log: str, payload: bytes) -> dict[str, int]:
         """Append a record on a new stream, make it readable, and return its acknowledgement."""
         opening = [1, "default", log, "", "", 0, 0, "", True]
-        _, _, _, sequence, *_ = self.request(decoder.PRODUCE_OPEN, msgpack.packb(opening))
+        _, _, _, sequence, *_ = self.request(PRODUCE_OPEN, msgpack.packb(opening))
         body = struct.pack("<QQIII", sequence, 0, 1, 0, len(payload)) + payload
         digest = struct.pack("<Q", xxh3_64_intdigest(body))
-        self.send(decoder.PRODUCE, digest + body, 1)
-        (ack,) = self.receive(decoder.PRODUCE_ACKS)["body"]
-        self.request(decoder.PRODUCE_COMMIT, struct.pack("<I", 1))
+        self.send(PRODUCE, digest + body, 1)
+        (ack,) = self.receive(PRODUCE_ACKS)["body"]
+        self.request(PRODUCE_COMMIT, struct.pack("<I", 1))
         return dict(ack)
 
     def read(self, log: str) -> list[dict[str, Any]]:
@@ -90,9 +90,9 @@ class WireClient:
         }
         start |= {"dlsn": None, "sequence_id": -1, "proven": False, "txid": None, "since_ms": None}
         start |= {"to": None, "to_end": False, "credit": 65_536}
-        answer = self.request(decoder.SUBSCRIBE, msgpack.packb(start))
+        answer = self.request(SUBSCRIBE, msgpack.packb(start))
         assert answer["name"] == log
-        entries = self.receive(decoder.ENTRIES)
+        entries = self.receive(ENTRIES)
         assert entries["envelope"]["ident"] == self._requests
         return list(entries["body"]["records"])
 
