@@ -109,6 +109,7 @@ class LogState:
     name: str
     created_ms: int
     incarnation: int = 0
+    """Reserved, always 0. The incarnation of a log is its ID (`incarnation_text`)."""
     epoch: int = 0
     """Raised by each writer. A writer with another epoch is fenced."""
     owner: str = ""
