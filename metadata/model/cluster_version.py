@@ -16,13 +16,13 @@ from ...runtime.declarations.versions import CURRENT, UNREPORTED, GatedFormat, V
 from ...runtime.interfaces.errors import NotAllowed, UnsupportedFormat, UpgradeNotFinalized
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import decode_stored, number, row, text
+from ...runtime.protocol.handshake import PRINCIPAL_CHARS_MAX
+from ...runtime.protocol.schema import decode_stored, number, row, text, verify_round_trip
 from .interface import Metadata
 
 CLUSTER_VERSION_KEY = b"cluster/version"
 FORMAT = 1
 VERSION_NUMBER_MAX = 999_999
-PRINCIPAL_CHARS_MAX = 160
 
 _NUMBER = number(0, VERSION_NUMBER_MAX)
 _HEAD = row(number(1), later=True)
@@ -40,6 +40,7 @@ class ClusterVersion:
     principal: str = ""
     """The principal that finalized it: an administrator, or a metadata node of a new cluster."""
 
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """Encode the value of `CLUSTER_VERSION_KEY`."""
         return pack([FORMAT, *self.finalized, self.finalized_ms, self.principal])

@@ -1,8 +1,10 @@
 """The version of the cluster on a metadata node: written into a new cluster, and checked by each node.
 
 A cluster that forms now has no older node, so it is finalized for its version from the start. The leader
-stores this after every voter has stated that version. If a founder is older, or all nodes restart within the
-first moments, the key stays absent, as in a cluster of version 0.1, and an operator finalizes the cluster.
+stores this after every voter has stated that version. If a founder is older, or this is not done within
+`FOUNDING_S`, or all nodes restart before, the key stays absent, as in a cluster of version 0.1, and an
+operator finalizes the cluster. A later upgrade of that founder must not do it, because other nodes and
+clients can still be older.
 
 A node of a lower version than the cluster's ends with `UnsupportedFormat` before it serves clients, or when
 it applies the change. Builds up to version 0.1 do not know the key, and continue.
@@ -14,6 +16,7 @@ import trio
 
 from ...runtime.declarations.versions import CURRENT, parse_version
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
+from ...runtime.protocol.handshake import PRINCIPAL_CHARS_MAX
 from ..model.cluster_version import CLUSTER_VERSION_KEY, ClusterVersion
 from ..model.commands import Transact, encode_command
 from ..model.transaction import Compare, Put, Transaction
@@ -22,6 +25,8 @@ from ..replica.replica import RaftReplica
 
 RETRY_S = 0.02
 """Interval at which the leader of a new cluster checks whether all voters are connected."""
+FOUNDING_S = 60.0
+"""After this time no node gives a new cluster its version."""
 
 
 class VersionGuard:
@@ -32,7 +37,7 @@ class VersionGuard:
     ) -> None:
         self._replica = replica
         self._peers = peers
-        self._principal = f"metadata/{name}"
+        self._principal = f"metadata/{name}"[:PRINCIPAL_CHARS_MAX]
         self._clock_ms = clock_ms
         self._checked_revision = 0
 
@@ -50,9 +55,9 @@ class VersionGuard:
             return  # `dlog status` lists the record; no version is known to be too old
 
     async def write_first_version(self) -> None:
-        """Finalize a new cluster for its version. Returns when this is done, or if a voter is older."""
-        replica = self._replica
-        while replica.state.get(CLUSTER_VERSION_KEY) is None:
+        """Finalize a new cluster for its version. Returns when this is done, or is left to an operator."""
+        replica, deadline = self._replica, trio.current_time() + FOUNDING_S
+        while replica.state.get(CLUSTER_VERSION_KEY) is None and trio.current_time() < deadline:
             if replica.is_leader:
                 versions = await self._voter_versions()
                 if any(text is not None and parse_version(text) < CURRENT for text in versions):

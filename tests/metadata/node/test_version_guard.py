@@ -1,6 +1,6 @@
 """The version of a cluster on metadata nodes: stored when a cluster forms, and checked by each node."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from distributedlog.metadata.model.cluster_version import (
     read_cluster_version,
 )
 from distributedlog.metadata.node import member_status
+from distributedlog.metadata.node.version_guard import FOUNDING_S, VersionGuard
 from distributedlog.runtime.declarations.versions import CURRENT, UNREPORTED, VERSION, Version
 from distributedlog.runtime.interfaces.errors import UnsupportedFormat
 from tests.metadata.quorum import Quorum, put, quorum
@@ -38,9 +39,9 @@ async def finalized_once(client: MetadataClient) -> ClusterVersion:
     return await read_cluster_version(client)
 
 
-def state_no_version(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    """Let these nodes answer as version 0.1 does."""
-    make = member_status.make_own_row
+def run_older(monkeypatch: pytest.MonkeyPatch, names: Collection[str]) -> None:
+    """Let these nodes state no version and write none, as version 0.1 does."""
+    make, write = member_status.make_own_row, VersionGuard.write_first_version
 
     def make_older(options: Any, *arguments: Any, **named: Any) -> Any:
         if options.name in names:
@@ -49,7 +50,19 @@ def state_no_version(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         monkeypatch.setattr(member_status, "VERSION", VERSION)
         return row
 
+    async def write_unless_older(guard: Any) -> None:
+        if guard._principal.removeprefix("metadata/") not in names:
+            await write(guard)
+
     monkeypatch.setattr(member_status, "make_own_row", make_older)
+    monkeypatch.setattr(VersionGuard, "write_first_version", write_unless_older)
+
+
+async def let_lead(nodes: Quorum, name: str) -> None:
+    """Restart leaders until this node leads."""
+    while (leader := await nodes.leader()) != name:
+        await nodes.kill(leader)
+        await nodes.start(leader)
 
 
 async def test_new_cluster_is_finalized_for_its_version(autojump_clock: object) -> None:
@@ -60,16 +73,40 @@ async def test_new_cluster_is_finalized_for_its_version(autojump_clock: object) 
         assert {row.version for row in await client.status()} == {VERSION}
 
 
+async def test_version_stays_readable_with_a_long_name_of_the_node(autojump_clock: object) -> None:
+    async with trio.open_nursery() as nursery:
+        nodes = Quorum(["m" * 250], nursery, classes=KEY_CLASSES)
+        await nodes.start()
+        found = await finalized_once(await nodes.client())
+        assert (found.finalized, found.principal[:10]) == (CURRENT, "metadata/m")
+        nursery.cancel_scope.cancel()
+
+
 async def test_new_cluster_with_an_older_voter_is_not_finalized(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state_no_version(monkeypatch, "m3")
+    run_older(monkeypatch, ["m3"])
     async with new_cluster() as (_, client):
         await trio.sleep(10)
         assert (await read_cluster_version(client)).finalized == UNREPORTED
         assert {row.name: row.version for row in await client.status()} == {
             "m1": VERSION, "m2": VERSION, "m3": "",
         }  # fmt: skip
+
+
+async def test_upgrade_of_an_older_founder_does_not_finalize_the_cluster(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bookies, proxies and clients can still be older, whichever metadata node leads then."""
+    older = {"m3"}
+    run_older(monkeypatch, older)
+    async with new_cluster() as (nodes, client):
+        follower = nodes.other_than("m3", await nodes.leader())
+        await trio.sleep(FOUNDING_S)
+        older.clear()
+        await let_lead(nodes, follower)
+        await trio.sleep(10)
+        assert (await read_cluster_version(client)).finalized == UNREPORTED
 
 
 async def test_status_of_all_nodes_comes_from_one_that_passes_on_versions(
