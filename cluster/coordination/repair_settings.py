@@ -16,7 +16,12 @@ from datetime import UTC, datetime
 from ...metadata.model.interface import Metadata
 from ...metadata.model.transaction import Compare, Delete, Put, Transaction
 from ...runtime.declarations.options import DURATION_S_MAX
-from ...runtime.interfaces.errors import CorruptData, InvalidRequest, UnsupportedFormat
+from ...runtime.interfaces.errors import (
+    CorruptData,
+    InvalidRequest,
+    NotAllowed,
+    UnsupportedFormat,
+)
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import (
@@ -31,10 +36,12 @@ REPAIR_SETTINGS = b"conf/repair"
 FORMAT = 1
 PAUSE_S_MAX = 30 * 86400
 """Maximum duration of a pause in seconds. A forgotten pause must end."""
+PAUSE_END_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999, the last that `datetime` can show."""
 
 _SETTINGS = fields(
     format=number(),
-    paused_until_ms=number(),
+    paused_until_ms=number(0, PAUSE_END_MS_MAX),
     lost_after_ms=optional(number(0, DURATION_S_MAX * 1000)),
 )
 
@@ -131,6 +138,9 @@ async def usable_repair_settings(metadata: Metadata) -> RepairSettings:
     """
     try:
         return await read_repair_settings(metadata)
+    except NotAllowed:
+        # A leader of version 0.1 lets only operators read a key that it does not know.
+        return RepairSettings()
     except (CorruptData, UnsupportedFormat):
         return RepairSettings()
 

@@ -332,7 +332,8 @@ class LostBookieRepair:
         started_at = trio.current_time()
         jobs = await self.find_jobs()
         rest_s = max(EVERY_S, REST_FACTOR * (trio.current_time() - started_at))
-        await self.run_jobs(jobs)
+        if not self._is_paused:  # the search takes long, and a pause may have begun
+            await self.run_jobs(jobs)
         return rest_s
 
     async def drain(self, bookie: str) -> bool:

@@ -30,7 +30,8 @@ from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.ledger.placement.ensemble_placement import Candidate
 from distributedlog.ledger.placement.placement_policy import PlacementPolicy
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
-from distributedlog.runtime.interfaces.errors import NotEnoughBookies, QuorumUnreachable
+from distributedlog.runtime.interfaces.errors import NotAllowed, NotEnoughBookies, QuorumUnreachable
+from distributedlog.runtime.protocol.frames import pack
 
 from .bookie_world import KEY, LEDGER, World, world
 
@@ -96,6 +97,48 @@ async def test_pause_stops_a_pass_after_the_ledgers_in_work(autojump_clock: Mock
         assert 1 <= len(moved) < 20
 
 
+async def test_pause_that_begins_during_the_search_for_ledgers_stops_the_pass(
+    autojump_clock: MockClock,
+) -> None:
+    async with world("b1", "b2", "b3", "b4") as w:
+        await _stored(w, 3)
+        lost = await _without_b3(w)
+        find = lost.find_jobs
+
+        async def find_and_pause() -> deque[RepairJob]:
+            jobs = await find()
+            await change_repair_settings(w.metadata, lambda stored: stored.with_pause(0, 60.0))
+            await lost.observe_bookies()
+            return jobs
+
+        lost.find_jobs = find_and_pause  # type: ignore[method-assign]
+
+        await lost.run_pass()
+
+        assert lost.moved_ledgers == 0
+
+
+async def test_metadata_leader_that_refuses_to_read_the_settings_stops_no_repair(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader of version 0.1 lets only operators read a key that it does not know."""
+    async with world("b1", "b2", "b3", "b4") as w:
+        await _stored(w, 3)
+        get = w.metadata.get
+
+        async def get_as_older(key: bytes) -> Any:
+            if key == REPAIR_SETTINGS:
+                raise NotAllowed(f"no row has {key!r}")
+            return await get(key)
+
+        monkeypatch.setattr(w.metadata, "get", get_as_older)
+        lost = await _without_b3(w)
+
+        await lost.run_pass()
+
+        assert lost.moved_ledgers == 1
+
+
 async def test_stored_delay_replaces_the_option_while_the_leader_runs(
     autojump_clock: MockClock,
 ) -> None:
@@ -112,9 +155,11 @@ async def test_stored_delay_replaces_the_option_while_the_leader_runs(
         await lost.observe_bookies()
         assert list(lost.liveness.lost_bookies) == ["b3"]
 
-        await w.metadata.transact(Transaction((), (Put(REPAIR_SETTINGS, b"damaged"),)))
-        await lost.observe_bookies()
-        assert lost.liveness.lost_bookies == {}
+        never = pack({"format": 1, "paused_until_ms": 1 << 60, "lost_after_ms": 10_000})
+        for damaged in (b"damaged", never):
+            await w.metadata.transact(Transaction((), (Put(REPAIR_SETTINGS, damaged),)))
+            await lost.observe_bookies()
+            assert lost.liveness.lost_bookies == {}
 
 
 async def _dies(world: World, bookie: str) -> None:
