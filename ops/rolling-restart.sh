@@ -21,13 +21,17 @@ wait_healthy() {
     exit 1
 }
 
-# Another node can fail between the two checks. Then the answer of "can-stop" is negative (exit code 6).
+# Another node can fail between the two checks. Then the answer of "can-stop" is negative (exit code 6). Without
+# a spare bookie it stays negative, so the program stops after 10 minutes.
 wait_until_node_can_stop() {
+    tries=120
     while :; do
         wait_healthy
         dlog --quiet node can-stop "$1" && return
         [ $? = 6 ] || exit 1
-        sleep 1
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || exit 1
+        sleep 5
     done
 }
 
