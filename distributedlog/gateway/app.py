@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from ..log.format.dlsn import DLSN
 from ..log.format.record import LogRecord
+from ..log.format.record_headers import memory_bytes
 from ..log.interfaces.log_names import check_log_name
 from ..log.model.log_keys import incarnation_text
 from ..log.read.log_reader import LogReader
@@ -359,7 +360,7 @@ class Gateway:
             if last_wanted is not None and record.dlsn > last_wanted:
                 return False
             records.append(record)
-            remaining_bytes -= len(record.payload)
+            remaining_bytes -= len(record.payload) + memory_bytes([record.key], [record.headers])
         return False
 
     async def tail(self, request: Request) -> GatewayResponse:

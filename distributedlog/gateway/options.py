@@ -25,7 +25,10 @@ class GatewayOptions:
         10_000, "records", "records per request, written or read", at_most=100_000
     )
     read_bytes_max: int = option(
-        4 * MIB, "bytes", "payload bytes per answer, plus one record", at_most=64 * MIB
+        4 * MIB,
+        "bytes",
+        "bytes of payloads, keys and headers per answer, plus one record",
+        at_most=64 * MIB,
     )
     held_bytes_max: int = option(
         256 * MIB,

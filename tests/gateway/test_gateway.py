@@ -74,6 +74,19 @@ async def test_an_answer_has_one_record_more_than_read_bytes_max() -> None:
         assert not page["end"]
 
 
+async def test_keys_and_headers_count_for_read_bytes_max() -> None:
+    async with behind("w1") as (w, uri):
+        one = await gate(w.nursery, uri, read_bytes_max=250)
+        assert (await one.ask("PUT", "/v1/logs/a", '{"txids": "count"}')).status == 201
+        lines = 5 * (json.dumps({"payload": "", "key": "k" * 100}) + "\n")
+        assert (await one.ask("POST", "/v1/logs/a/records", lines, **JSON_LINES)).status == 200
+
+        page = await read(one, "a", "", 2)
+
+        assert len(page["records"]) == 2
+        assert not page["end"]
+
+
 @pytest.mark.parametrize("proxied", [True, False])
 async def test_keys_and_headers_are_written_and_read(proxied: bool) -> None:
     async with behind("w1") as (w, uri):
