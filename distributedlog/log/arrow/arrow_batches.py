@@ -203,7 +203,7 @@ def group_entries(entries: Iterable[Columns], batch_bytes: int) -> Iterator[list
     group_bytes = records = 0
     bytes_max = min(batch_bytes, BATCH_BYTES_MAX)
     for part in entries:
-        size = part.payload_bytes
+        size = part.content_bytes
         if group and (group_bytes + size > bytes_max or records + part.count > BATCH_RECORDS_MAX):
             yield group
             group, group_bytes, records = [], 0, 0

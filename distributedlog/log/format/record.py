@@ -585,6 +585,11 @@ class Columns:
         return self.offsets[self.count] - self.offsets[0]
 
     @property
+    def content_bytes(self) -> int:
+        """The approximate memory use of the payloads, keys and headers of these rows in bytes."""
+        return self.payload_bytes + memory_bytes(self.keys, self.headers)
+
+    @property
     def held_bytes(self) -> int:
         """The approximate memory use of these rows in bytes. Records without payload count too."""
         size = self.offsets[self.count] - self.offsets[0] + RECORD_COLUMN_BYTES * self.count

@@ -147,6 +147,16 @@ def test_small_entries_share_a_batch_and_large_ones_do_not() -> None:
     assert groups == [4, 4, 2, 1, 4, 4, 2]
 
 
+def test_keys_and_headers_count_for_the_size_of_a_batch() -> None:
+    """Otherwise records without payload would fill the memory of a task."""
+    keyed = [entry([n], [b""], keys=[bytes(1_000)]) for n in range(5)]
+    headed = [entry([n], [b""], headers=[((b"n", bytes(1_000)),)]) for n in range(5)]
+
+    groups = [len(group) for group in group_entries([*keyed, *headed], 4_000)]
+
+    assert groups == [3, 3, 3, 1]
+
+
 def test_batches_of_several_groups_are_those_of_each_group() -> None:
     """They share the columns that are built once, and each has the payloads of its own entries."""
     parts = [entry([2 * n, 2 * n + 1], [b"%d" % n, b""], number=n, before=2 * n) for n in range(5)]
