@@ -19,6 +19,7 @@ from ..framework.output import (
     prose,
     size,
     table,
+    visible,
     yes_or_no,
 )
 
@@ -265,7 +266,7 @@ def show(cluster_status: dict[str, Any]) -> None:
 def _show_versions(versions: dict[str, Any] | None) -> None:
     """Print the version of the nodes, unless a condition lists several."""
     if versions is not None and len(versions["nodes"]) == 1:
-        (version,) = versions["nodes"]
+        (version,) = map(visible, versions["nodes"])
         print(
             f"version {version}, finalized for {versions['finalized'] or 'an unreadable version'}"
         )
