@@ -108,6 +108,7 @@ async def open_checked_writer(
     recover_timeout_s: float,
     takeover: bool = False,
     wait_s: float | None = None,
+    incarnation: str | None = None,
 ) -> Opening[LogWriter]:
     """Return the opening of a writer, after a check that the log would accept the first record.
 
@@ -121,6 +122,7 @@ async def open_checked_writer(
         recover_timeout_s: Maximum time for the recovery of a failed writer's segments, in seconds.
         takeover: Fence another writer instead of waiting for it.
         wait_s: As for `Log.open_writer`.
+        incarnation: As for `Namespace.open_log`.
 
     Raises:
         LogNotFound: The log does not exist, and ``create`` is False.
@@ -129,7 +131,7 @@ async def open_checked_writer(
     if not create and not await namespace.log_exists(name):
         raise LogNotFound(f'log "{name}" does not exist in namespace {namespace.path}', name)
     config = {"create_if_missing": create, "recover_timeout_s": recover_timeout_s}
-    log = namespace.open_log(name, config=config)
+    log = namespace.open_log(name, config=config, incarnation=incarnation)
     await _check_first_record(log, *first_record)
     return log.open_writer(takeover=takeover, wait_s=wait_s)
 

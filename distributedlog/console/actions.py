@@ -38,8 +38,9 @@ from ..log.format.dlsn import DLSN
 from ..log.format.record_headers import KeyedContent
 from ..log.log import Log
 from ..log.model.lock_record import lock_owner
-from ..log.model.log_keys import incarnation_text
+from ..log.model.log_keys import incarnation_id, incarnation_text
 from ..log.namespace import Namespace
+from ..log.segments.log_deletion import delete_log
 from ..metadata.model.interface import Metadata
 from ..runtime.declarations.events import EventDefinition
 from ..runtime.declarations.options import parse_value
@@ -282,20 +283,20 @@ class _LogActions:
         return Effect(tuple(sentences), await self._incarnation(name))
 
     async def _append(self, fields: Fields) -> str:
-        namespace, handle = self._namespace(), self._bound_log(fields)
-        await handle.settings()  # raises LogRecreated if another log has the name now
+        name, incarnation = _required(fields, "log"), _required(fields, "incarnation")
         key, txid_text = fields.get("key"), fields.get("txid")
         txid = _number("txid", txid_text) if txid_text else None
         content: Any = _payload(fields)
         if key:
             content = KeyedContent(content, key.encode(), ())
         opening = await open_checked_writer(
-            namespace,
-            handle.name,
+            self._namespace(),
+            name,
             (txid, content),
             create=False,
             recover_timeout_s=ACTION_S,
             wait_s=0,
+            incarnation=incarnation,
         )
         async with opening as writer:
             (dlsn,) = await (await writer.submit_columns([txid], [content]))
@@ -332,9 +333,10 @@ class _LogActions:
         return Effect((*sentences, NO_WAY_BACK), bound, typed=name)
 
     async def _delete(self, fields: Fields) -> str:
-        handle = self._bound_log(fields)
+        namespace, handle = self._namespace(), self._bound_log(fields)
         await handle.settings()  # raises LogRecreated if another log has the name now
-        await self._namespace().delete_log(handle.name)
+        log_id = incarnation_id(_required(fields, "incarnation"))
+        await delete_log(namespace.context, log_id, handle.name, namespace.path)
         return f"deleted {handle.name}"
 
     async def _incarnation(self, name: str) -> dict[str, str]:
@@ -370,7 +372,7 @@ class _ClusterActions:
                 self._cancel_decommission,
             ),
             "pause-repair": _Action(
-                "Pause repair", frozenset({"duration"}), self._pause_effect, self._pause
+                "Pause repair", frozenset({"duration", "until_ms"}), self._pause_effect, self._pause
             ),
             "resume-repair": _Action(
                 "Resume repair", frozenset(), self._resume_effect, self._resume
@@ -413,20 +415,21 @@ class _ClusterActions:
         return bookie, (await bookie_names(self._metadata)).name(bookie)
 
     async def _pause_effect(self, fields: Fields) -> Effect:
-        end = RepairSettings().with_pause(self._wall_ms(), _duration_s(fields)).pause_end
+        pause = RepairSettings().with_pause(self._wall_ms(), _duration_s(fields))
         return Effect(
             (
-                f"pause the repair of lost bookies until {end}",
+                f"pause the repair of lost bookies until {pause.pause_end}",
                 "No data is copied off bookies that are down or being decommissioned until then",
                 "Ledgers with few copies stay so; bookies of older versions ignore the pause",
             ),
-            {},
+            {"until_ms": str(pause.paused_until_ms)},
         )
 
     async def _pause(self, fields: Fields) -> str:
-        now_ms, pause_s = self._wall_ms(), _duration_s(fields)
+        now_ms, until_ms = self._wall_ms(), _number("until_ms", _required(fields, "until_ms"))
+        RepairSettings().with_pause(now_ms, (until_ms - now_ms) / 1000)  # raises if it is too long
         settings = await change_repair_settings(
-            self._metadata, lambda stored: stored.with_pause(now_ms, pause_s)
+            self._metadata, lambda stored: replace(stored, paused_until_ms=until_ms)
         )
         return f"repair of lost bookies is paused until {settings.pause_end}"
 

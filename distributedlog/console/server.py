@@ -213,7 +213,7 @@ class Console:
                 status, answer = 200, {"done": cut(done)}
             except DistributedLogError as error:
                 status = status_of(error)
-                answer = {"error": cut(f"{type(error).__name__}: {error}")}
+                answer = {**error_values(error), "definite": error.definite}
                 if isinstance(error, ConfirmationRequired):
                     answer["confirm"] = cut(str(error))
         return as_page(status, {**answer, "token": self._guard.issue_change_token(session)})

@@ -48,7 +48,7 @@ from .model.stored_settings import (
 )
 from .model.txid_policy import stored_policy
 from .read.multi_reader import MultiReader, MultiReadOptions, check_multi_read, open_multi_reader
-from .segments.log_deletion import delete_locked_log
+from .segments.log_deletion import delete_log
 from .services.lease_session import LeaseSessions
 from .services.log_context import LogContext
 from .services.log_metrics import LogMeters, NamespaceMetrics
@@ -56,7 +56,6 @@ from .services.log_watch import LogWatch, read_name, watch_logs
 from .services.position_commits import PositionCommits
 from .services.settings_update import check_formats, read_settings, update_settings
 from .services.settings_watch import SettingsWatch
-from .takeover.log_lock import acquire_log_lock
 from .write.segment_roller import IDLE_CHECK_INTERVAL_S, ROLL_CHECK_INTERVAL_S
 
 LOG_ID_ATTEMPTS = 5
@@ -346,19 +345,7 @@ class Namespace:
         """
         check_seconds("wait_s", wait_s)
         log_id = await self.resolve_name(name)
-
-        def raised(state: LogState, owner: str, writer_id: str) -> LogState:
-            if state.name != name:  # renamed after the lookup, so another log is meant
-                raise LogNotFound(f'log "{name}" is called "{state.name}" now')
-            return state.with_deletion_begun(owner, writer_id)
-
-        log_lock = await acquire_log_lock(
-            self.context, log_id, takeover=False, wait_s=wait_s, claim_state=raised
-        )
-        try:
-            await delete_locked_log(self.context, log_lock.writer_state, self.path)
-        finally:
-            await log_lock.release()
+        await delete_log(self.context, log_id, name, self.path, wait_s=wait_s)
 
     async def settings(self) -> StoredSettings:
         """Return the stored settings of the namespace, which apply to all logs without settings of their own.

@@ -3,7 +3,7 @@
 import json
 import logging
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
@@ -28,8 +28,14 @@ from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.namespace import Namespace
+from distributedlog.log.segments.log_deletion import delete_log
 from distributedlog.metadata.model.transaction import Put, Transaction
-from distributedlog.runtime.interfaces.errors import InvalidRequest
+from distributedlog.runtime.interfaces.errors import (
+    InvalidRequest,
+    LogNotFound,
+    OutcomeUnknown,
+    QuorumUnreachable,
+)
 from distributedlog.runtime.protocol.frames import pack
 from tests.log.conftest import World
 from tests.log.records import everything, put
@@ -96,13 +102,20 @@ class Page:
 class Shown:
     """A world with a console that permits changes."""
 
-    def __init__(self, world: World, namespace: Namespace, *, is_read_only: bool = False) -> None:
+    def __init__(
+        self,
+        world: World,
+        namespace: Namespace,
+        *,
+        is_read_only: bool = False,
+        opened: Callable[[], Namespace] | None = None,
+    ) -> None:
         self.world = world
         self.namespace = namespace
         self._drawn = count()
         metadata: Any = world.metadata
         actions = ConsoleActions(
-            lambda: namespace,
+            opened or (lambda: namespace),
             metadata,
             wall_ms=namespace.wall_ms,
             user="ann",
@@ -128,12 +141,13 @@ class Shown:
 
 
 @asynccontextmanager
-async def shown(*, is_read_only: bool = False) -> AsyncIterator[Shown]:
+async def shown(**options: Any) -> AsyncIterator[Shown]:
+    """A world with a log of ten records. ``options`` are those of `Shown`."""
     async with trio.open_nursery() as nursery:
         world = World(nursery)
         async with world.process("app-1") as namespace:
             await put(namespace.open_log("orders"), *range(10))
-            yield Shown(world, namespace, is_read_only=is_read_only)
+            yield Shown(world, namespace, **options)
         nursery.cancel_scope.cancel()
 
 
@@ -410,6 +424,18 @@ async def test_a_change_is_bound_to_the_log_that_was_confirmed(
         assert (await page.post(action, unbound))[0] == 400
 
 
+async def test_a_deletion_never_deletes_a_later_log_of_the_name(autojump_clock: MockClock) -> None:
+    async with shown() as it:
+        namespace = it.namespace
+        confirmed = await namespace.resolve_name("orders")
+        await namespace.delete_log("orders")
+        await put(namespace.open_log("orders"), 1, 2, 3)
+
+        with pytest.raises(LogNotFound):
+            await delete_log(namespace.context, confirmed, "orders", namespace.path)
+        assert await namespace.open_log("orders").count() == 3
+
+
 async def test_a_deletion_requires_the_name_and_refuses_a_log_with_a_writer(
     autojump_clock: MockClock,
 ) -> None:
@@ -475,9 +501,24 @@ async def test_repair_is_paused_for_a_time_and_resumed(autojump_clock: MockClock
         assert settings.pause_end in effect["sentences"][0]
         assert settings.pause_end in answer["done"]
         for duration in ("", "soon", "-1", "0", "31d", "true", "inf", "nan"):
-            assert (await page.post("pause-repair", {"duration": duration}))[0] == 400, duration
+            assert "error" in await page.effect("pause-repair", duration=duration), duration
+        now_ms = it.namespace.wall_ms()
+        for until_ms in ("", "soon", "-1", "0", str(now_ms), str(now_ms + 31 * 86_400_000)):
+            fields = {"duration": "2h", "until_ms": until_ms}
+            assert (await page.post("pause-repair", fields))[0] == 400, until_ms
         assert (await page.confirm("resume-repair"))[0] == 200
         assert not (await read_repair_settings(metadata)).is_paused(it.namespace.wall_ms())
+
+
+async def test_a_pause_ends_when_it_was_confirmed_to_end(autojump_clock: MockClock) -> None:
+    async with shown() as it:
+        page = await it.page()
+        effect = await page.effect("pause-repair", duration="2h")
+        await trio.sleep(3000)
+        await page.post("pause-repair", {"duration": "2h", **effect["bound"]})
+        settings = await read_repair_settings(it.world.metadata)
+
+        assert settings.pause_end in effect["sentences"][0]
 
 
 # --- the log of changes ---------------------------------------------------------------------------
@@ -504,6 +545,21 @@ async def test_each_change_is_logged_with_its_user_also_if_it_fails(
     assert {one["client"] for one in changes} == {"10.0.0.7:99"}
 
 
+async def test_an_answer_states_whether_the_change_may_have_happened(
+    autojump_clock: MockClock,
+) -> None:
+    def unanswered() -> Namespace:
+        raise OutcomeUnknown("no answer")
+
+    async with shown(opened=unanswered) as it:
+        page = await it.page()
+        status, answer = await page.post("create", {"log": "new"})
+        _, refused = await page.post("create", {})
+
+        assert (status, answer["definite"]) == (503, False)
+        assert refused["definite"] is True
+
+
 async def test_actions_without_a_quorum_report_it(autojump_clock: MockClock) -> None:
     async with shown() as it:
         metadata: Any = it.world.metadata
@@ -513,5 +569,5 @@ async def test_actions_without_a_quorum_report_it(autojump_clock: MockClock) -> 
 
         with pytest.raises(InvalidRequest):
             await actions.run("create", {}, "")
-        with pytest.raises(Exception, match="no metadata quorum"):
+        with pytest.raises(QuorumUnreachable):
             await actions.run("create", {"log": "new"}, "")

@@ -73,7 +73,7 @@ function open(name, label, target, after) {
       try {
         await next();
       } catch (error) {
-        tell(`no answer: ${error}. The change may or may not be made`);
+        tell(`no answer: ${error}. ${next === effect ? "Nothing was changed" : "The change may or may not be made"}`);
       }
       go.disabled = false;
     };
@@ -114,6 +114,7 @@ function open(name, label, target, after) {
       given = { ...given, force: true };
       return confirm([found.confirm, "The console does it anyway if you confirm"], typed, `${button} anyway`);
     }
+    if (found.definite === false) return end(found.error);  // it may have happened: a repetition could append twice
     if (found.error) return tell(found.error);
     end(found.done);
     after(name, given);

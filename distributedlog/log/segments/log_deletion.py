@@ -33,10 +33,12 @@ from ..model.log_keys import (
     subscriber_key,
     work_key,
 )
+from ..model.log_state import LogState
 from ..model.segment_expiry import stamps_key
 from ..model.stored_settings import conf_key
 from ..model.writer_log_state import WriterLogState
 from ..services.log_context import LogContext
+from ..takeover.log_lock import acquire_log_lock
 from ..takeover.takeover import recover_with_retry
 from .replaced_ledgers import delete_all_replaced
 from .segment_purge import SEGMENTS_AT_ONCE, removal_ops
@@ -88,9 +90,39 @@ async def record_end(context: LogContext, writer_state: WriterLogState) -> None:
     )
 
 
-async def delete_locked_log(
-    context: LogContext, writer_state: WriterLogState, namespace: str
+async def delete_log(
+    context: LogContext, log_id: int, name: str, namespace: str, *, wait_s: float = 0.0
 ) -> None:
+    """Delete this log, and never a later one of the same name.
+
+    Args:
+        context: The namespace.
+        log_id: The log.
+        name: Its name.
+        namespace: The path of the namespace.
+        wait_s: How long to wait for a writer that has the lock of the log.
+
+    Raises:
+        LogNotFound: The log was deleted or renamed.
+        OwnershipAcquireFailed: A writer had the lock for the whole wait.
+        DistributedLogError: As for `Namespace.delete_log`.
+    """
+
+    def raised(state: LogState, owner: str, writer_id: str) -> LogState:
+        if state.name != name:  # renamed since, so another log is meant
+            raise LogNotFound(f'log "{name}" is called "{state.name}" now')
+        return state.with_deletion_begun(owner, writer_id)
+
+    log_lock = await acquire_log_lock(
+        context, log_id, takeover=False, wait_s=wait_s, claim_state=raised
+    )
+    try:
+        await _delete_locked(context, log_lock.writer_state, namespace)
+    finally:
+        await log_lock.release()
+
+
+async def _delete_locked(context: LogContext, writer_state: WriterLogState, namespace: str) -> None:
     """Delete a log whose lock the caller has.
 
     Raises:
