@@ -4,7 +4,10 @@
 """
 
 from contextlib import suppress
+from math import inf
 from typing import Any
+
+import trio
 
 from ...log.consumers.work_state import WorkState
 from ...log.format.dlsn import DLSN
@@ -40,11 +43,12 @@ async def consumers(
     *,
     rows_max: int = ROWS_MAX,
     cache: LagCache | None = None,
+    measure_until: float = inf,
 ) -> dict[str, Any]:
     """Return the writer, the named positions and the work queues of a log, each with its owners and its lag.
 
     The lag of a row is None if an entry could not be read, for example because bookies are unavailable. Then
-    ``problem`` of the row has the error.
+    ``problem`` of the row has the error. The other values require only the metadata.
 
     Args:
         namespace: The namespace.
@@ -52,6 +56,8 @@ async def consumers(
         rows_max: Maximum number of positions, and of work queues. ``left_out`` reports whether there are
             more.
         cache: The results of earlier calls, for a caller that polls.
+        measure_until: The time of trio's clock after which no further lag is measured. Bookies that do not
+            answer would otherwise delay each row by their timeouts.
 
     Raises:
         LogNotFound: The log does not exist.
@@ -65,7 +71,7 @@ async def consumers(
     subscribers = await _subscribers(metadata, log_id, rows_max) if position_items else {}
     workers = await _workers(metadata, log_id) if queue_items else {}
     writer = await lock_holder(metadata, log_id)
-    measure = _LagRows(namespace, log_id, name, cache)
+    measure = _LagRows(namespace, log_id, name, cache, measure_until)
     return {
         "name": name,
         "incarnation": incarnation_text(log_id),
@@ -86,18 +92,29 @@ class _LagRows:
     """Measures the rows of one log against one end, which is read when the first row requires it."""
 
     def __init__(
-        self, namespace: Namespace, log_id: int, name: str, cache: LagCache | None
+        self,
+        namespace: Namespace,
+        log_id: int,
+        name: str,
+        cache: LagCache | None,
+        until: float,
     ) -> None:
         self._namespace = namespace
         self._log_id = log_id
         self._name = name
         self._cache = cache
+        self._until = until
         self._meter: LagMeter | None = None
         self._problem = ""
         """Why the end of the log cannot be read."""
 
     async def row(self, position: DLSN, sequence_id: int | None = None) -> dict[str, Any]:
         """Return the keys ``lag`` and ``problem`` of a row."""
+        with trio.move_on_at(self._until):
+            return await self._measure(position, sequence_id)
+        return {"lag": None, "problem": "RequestTimeout: the entry was not read in time"}
+
+    async def _measure(self, position: DLSN, sequence_id: int | None) -> dict[str, Any]:
         if self._problem:
             return {"lag": None, "problem": self._problem}
         meter = self._meter

@@ -23,6 +23,8 @@ LAG_EVERY_S = 5.0
 """Minimum interval between two polls, in seconds."""
 LAG_S = 4.0
 """Timeout for all logs of a page, in seconds. Later logs are counted as unanswered."""
+MEASURE_S = 3.0
+"""Time for the lags of a page, in seconds. The rows of later logs have owners, and their lag is unknown."""
 NAME_CHARS_MAX = 255
 ROWS_BYTES_MAX = 128 * 1024
 """When the rows of a page have this size, the rows of its further logs are omitted."""
@@ -42,12 +44,17 @@ class LagList:
         page = await self._namespace.log_page(self._prefix, self._after, LOGS_CHECKED)
         logs: dict[str, dict[str, Any]] = {}
         limiter = trio.CapacityLimiter(LOGS_AT_ONCE)
+        measure_until = trio.current_time() + MEASURE_S
 
         async def read(name: str) -> None:
             async with limiter:
                 try:
                     overview = await consumers(
-                        self._namespace, name, rows_max=ROWS_PER_LOG, cache=self._cache
+                        self._namespace,
+                        name,
+                        rows_max=ROWS_PER_LOG,
+                        cache=self._cache,
+                        measure_until=measure_until,
                     )
                 except DistributedLogError as error:
                     logs[name] = {"name": name, "error": cut(f"{type(error).__name__}: {error}")}

@@ -7,6 +7,7 @@ from trio.testing import MockClock
 
 from distributedlog.console.lag_list import (
     CLAIMS_SHOWN,
+    LOGS_AT_ONCE,
     LOGS_CHECKED,
     ROWS_BYTES_MAX,
     ROWS_PER_LOG,
@@ -72,6 +73,23 @@ async def test_a_damaged_position_is_an_error_of_its_log_alone(autojump_clock: M
 
         assert "CorruptData" in broken["error"]
         assert sound["positions"][0]["lag"]["records"] == 10
+        nursery.cancel_scope.cancel()
+
+
+async def test_while_bookies_do_not_answer_the_rows_have_owners_and_an_unknown_lag(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        world = World(nursery)
+        async with world.process() as namespace:
+            for number in range(LOGS_AT_ONCE + 1):
+                await _write(namespace, f"l{number}")
+                await namespace.open_log(f"l{number}").positions.advance("p", DLSN(1, 4, 0))
+            world.ledgers.read_s = 60.0
+            state = await LagList(namespace, "", "").poll()
+
+        assert state["unanswered"] == 0
+        assert [log["positions"][0]["lag"] for log in state["logs"]] == [None] * (LOGS_AT_ONCE + 1)
         nursery.cancel_scope.cancel()
 
 

@@ -261,7 +261,7 @@ class ModelReader:
             self._last = last
 
     async def read(self, first: int, last: int, *, bytes_max: int) -> list[ModelEntry]:
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self._cluster.read_s)
         if self._ledger_id not in self._cluster.stores:
             raise NoSuchLedger(f"ledger {self._ledger_id} does not exist")
         entries = self._cluster.stores[self._ledger_id].entries
@@ -326,6 +326,8 @@ class ModelLedgers:
         """Recoveries and creations find no bookies."""
         self.silent = False
         """No bookie answers a wait."""
+        self.read_s = 0.0
+        """Seconds after which a read is answered."""
         self.broken: dict[tuple[int, int], str] = {}
         """Entries that cannot be read, by ledger and entry: what all replicas say, "" where some are away."""
         self.entries_read = 0

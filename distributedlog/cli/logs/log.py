@@ -17,7 +17,8 @@ from ..framework.options import (
     report_change,
     require_consent,
 )
-from ..framework.output import emit, layout_table, size, table, terminal_width, visible
+from ..framework.output import emit, layout_table, plural, size, table, terminal_width, visible
+from ..framework.progress import show_progress
 from . import archive_commands as archives
 
 FORMAT = click.Choice(["lines", "jsonl", "frames"])
@@ -146,7 +147,9 @@ def list_(settings: Settings, prefix: str, sizes: bool, limit: int | None) -> No
                     else:
                         emit({"name": name}) if settings.json else print(name)
             if sizes:
-                with notice_when_slow(settings, "the sizes of the logs"):
+                with show_progress(
+                    settings, lambda s: f"reading the sizes of {plural(count, 'log')}: {s:.0f} s"
+                ):
                     await read_log_sizes(logs, shown_sizes)
         _print_sizes(settings, shown_sizes)
         if not (count or settings.json):
@@ -818,7 +821,6 @@ def positions(settings: Settings, name: str, deleted: str | None, force: bool) -
     """
     if deleted is not None:
         require_consent(f"delete position {deleted} of log {name}, in {settings.where()}", force)
-    from ...cluster.status.consumer_overview import consumers
     from ...log.model.stored_settings import retention_of
     from ..connection.cluster_connection import await_answer, namespace, run
 
@@ -829,9 +831,9 @@ def positions(settings: Settings, name: str, deleted: str | None, force: bool) -
                 await await_answer(
                     settings, f"deleting {deleted}", lambda: log.positions.delete(deleted)
                 )
-            rows = (
-                await await_answer(settings, f"positions of {name}", lambda: consumers(logs, name))
-            )["positions"]
+            overview = await await_answer(
+                settings, f"positions of {name}", lambda: _consumers(settings, logs, name)
+            )
             held_s_by_name = await await_answer(
                 settings, f"positions of {name}", log.positions.holds
             )
@@ -844,7 +846,8 @@ def positions(settings: Settings, name: str, deleted: str | None, force: bool) -
             position_name: max(0.0, hold_max_s - held_s)
             for position_name, held_s in held_s_by_name.items()
         }
-        _print_positions(settings, name, rows, remaining_s)
+        _note_left_out(settings, overview)
+        _print_positions(settings, name, overview["positions"], remaining_s)
 
     run(work)
 
@@ -879,6 +882,21 @@ def _print_positions(
         for row in rows
     ]
     table(columns, cells, empty="no positions")
+
+
+async def _consumers(settings: Settings, logs: Any, name: str) -> dict[str, Any]:
+    """Return the consumers of a log. Lags are measured in half of the timeout: the list needs no bookies."""
+    import trio
+
+    from ...cluster.status.consumer_overview import consumers
+
+    measure_until = trio.current_time() + settings.timeout_s / 2
+    return await consumers(logs, name, measure_until=measure_until)
+
+
+def _note_left_out(settings: Settings, overview: dict[str, Any]) -> None:
+    if overview["left_out"]:
+        settings.note("not all positions and work queues are listed: there are too many")
 
 
 LAG_COLUMNS = ("records left", "bytes left", "behind", "lost")
@@ -937,7 +955,7 @@ def queues(
     """List the work queues of a log, or change one.
 
     The list shows the lowest unfinished position of each queue ("floor"), the lag from there, the claims with
-    their workers, and the dead-lettered ranges ("parked").
+    their workers, and the dead-lettered ranges ("parked"). Some records of the lag may be finished.
     """
     numbers_given = (retry is not None) + (drop is not None)
     if numbers_given != (queue is not None) or (queue is not None and deleted is not None):
@@ -948,7 +966,6 @@ def queues(
         require_consent(
             f"{action_text} work queue {changed_queue} of log {name}, in {settings.where()}", force
         )
-    from ...cluster.status.consumer_overview import consumers
     from ...runtime.interfaces.errors import InvalidRequest
     from ..connection.cluster_connection import run_call
 
@@ -964,9 +981,11 @@ def queues(
         elif queue is not None:
             async with log.work_queue(queue) as work_queue:
                 await (work_queue.drop(drop) if retry is None else work_queue.retry(retry))
-        return (await consumers(logs, name))["queues"]
+        return await _consumers(settings, logs, name)
 
-    rows = run_call(settings, f"work queues of {name}", call)
+    overview = run_call(settings, f"work queues of {name}", call)
+    _note_left_out(settings, overview)
+    rows = overview["queues"]
     if settings.json:
         emit({"name": name, "queues": [_queue_json(row) for row in rows]})
     else:

@@ -100,6 +100,22 @@ async def test_unreadable_entries_make_the_lag_unknown_and_hide_no_row(
         assert rows["at the end"]["lag"]["records"] == 0
 
 
+async def test_bookies_that_do_not_answer_hide_no_row(autojump_clock: MockClock) -> None:
+    async with orders("app-9") as (world, namespace):
+        log = namespace.open_log("orders")
+        for number in range(5):
+            await log.positions.advance(f"p{number}", DLSN(1, number, 0))
+        async with log.subscribe("p3"):
+            world.ledgers.read_s = 60.0
+            started_at = trio.current_time()
+            overview = await consumers(namespace, "orders", measure_until=started_at + 2)
+
+        assert trio.current_time() - started_at < 3
+        assert [row["lag"] for row in overview["positions"]] == [None] * 5
+        assert all(row["problem"] for row in overview["positions"])
+        assert overview["positions"][3]["subscriber"]["owner"] == "app-9"
+
+
 async def test_more_rows_than_requested_are_left_out(autojump_clock: MockClock) -> None:
     async with orders() as (_, namespace):
         positions = namespace.open_log("orders").positions
