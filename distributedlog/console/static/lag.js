@@ -8,7 +8,7 @@ const LOG = ["Name of the log.", "log"];
 const LAG_COLUMNS = [["Readable records from the position on.", "records", "number"], ["Bytes of their entries, one copy.", "bytes", "number"], ["Age of the first of these records.", "behind", "number"]];
 const POSITION_COLUMNS = [["Name of the position or subscription.", "position"], LOG, ...LAG_COLUMNS, ["DLSN of the next record for its reader.", "continues at"],
   ["The process that has subscribed to it.", "subscriber"], ["When it was last moved.", "moved"]];
-const QUEUE_COLUMNS = [["Name of the work queue.", "queue"], LOG, ...LAG_COLUMNS, ["The lowest position that is not done.", "floor"],
+const QUEUE_COLUMNS = [["Name of the work queue.", "queue"], LOG, ["Readable records from the floor on. Workers may have finished some of them.", "records", "number"], ...LAG_COLUMNS.slice(1), ["The lowest position that is not done.", "floor"],
   ["Ranges that workers have claimed, and the process of each worker.", "claims"], ["Ranges that failed too often. An operator retries or drops them.", "dead-lettered"]];
 const WRITER_COLUMNS = [LOG, ["The process that has the lock of the log.", "writer"], ["When it acquired the lock.", "since"]];
 
@@ -65,7 +65,7 @@ function lag_cells(one) {
   if (!one.lag) return [h("span", { title: visible(one.problem) }, "? unknown"), "–", "–"];
   const { records, bytes: size, seconds: age, lost } = one.lag;
   const gone = lost === null ? " ▲ some lost" : lost ? ` ▲ ${count(lost)} lost` : "";
-  return [count(records) + gone, known(size) ? bytes(size) : "–", records ? seconds(age) : "–"];
+  return [count(records) + gone, known(size) ? bytes(size) : "–", records ? seconds(age) : "0 s"];
 }
 
 function link(name) {
