@@ -295,3 +295,6 @@ def test_it_listens_beyond_the_machine_only_by_a_name(capsys: pytest.CaptureFixt
     arguments += ["--allow-host", "ops", "--insecure", "--allow-changes"]
     assert run(arguments) == 2
     assert "--users" in capsys.readouterr().err
+    behind_a_proxy = ["console", "--uri", arguments[2], "--allow-host", "ops", "--allow-changes"]
+    assert run(behind_a_proxy) == 2
+    assert "--users" in capsys.readouterr().err

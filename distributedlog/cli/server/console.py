@@ -72,7 +72,7 @@ REOPEN_S = 2.0
     "--allow-changes",
     is_flag=True,
     help="Permit changes, with the rights of the user: create, append to, truncate and delete logs,"
-    " decommission bookies, pause repair. For other machines, it requires --users.",
+    " decommission bookies, pause repair. For other machines (--allow-host), it requires --users.",
 )
 @click.option("--open", "open_", is_flag=True, help="Open the console in a browser.")
 @common
@@ -166,7 +166,8 @@ def _check_access(
         raise click.UsageError(
             "--users requires the CA of the cluster: use --credentials file:DIR, a directory with its ca.pem"
         )
-    if allow_changes and not (users or is_local):
+    # With --allow-host, a tunnel or TLS proxy of this machine serves other machines.
+    if allow_changes and not users and (hosts or not is_local):
         raise click.UsageError(
             "every user of the link could change the cluster from other machines. Use --users (per-user"
             " rights)"
