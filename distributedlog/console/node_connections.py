@@ -1,4 +1,4 @@
-"""Keep connections to the nodes between requests for their figures, while a browser is connected.
+"""Keep connections to the nodes between requests for their figures.
 
 A new connection per request, with its handshake and receive buffer, costs a millisecond and a megabyte that
 only garbage collection frees. A request over an existing connection costs a fifth of the time.
@@ -20,8 +20,7 @@ from ..runtime.net.rpc import Endpoint
 from ..runtime.protocol.handshake import Hello
 
 IDLE_S = 10.0
-"""An unused connection is closed after this time, in seconds: no browser is connected, or the node has ended.
-"""
+"""An unused connection is closed after this time, in seconds, for example because the node has ended."""
 RECEIVE_BYTES = 64 * 1024
 """Sufficient, because the figures of a node have a few kilobytes."""
 

@@ -93,13 +93,21 @@ async def test_a_bookie_that_joins_is_sampled_and_one_that_leaves_is_not(
     state: Any = ClusterState(nodes, metadata, "uri", lambda: 0)  # type: ignore[arg-type]
     nursery.start_soon(state.run)
     await trio.sleep(1)
-    await metadata.transact(Transaction((), (Delete(keys.bookie_key("b0")),)))
+    joined = BookieRegistration("b9", {"": ("h", 10)})
+    cookie = pack({"label": "bookie9", "incarnation": 1})
+    changes = (
+        Delete(keys.bookie_key("b0")),
+        Put(keys.bookie_key("b9"), joined.encode()),
+        Put(keys.cookie_key("b9"), cookie),
+    )
+    await metadata.transact(Transaction((), changes))
     await trio.sleep(ADDRESSES_S + 1)
     before = nodes.asked["h:1"]
     await trio.sleep(10)
 
     assert nodes.asked["h:1"] == before
     assert nodes.asked["h:2"] > before
+    assert nodes.asked["h:10"] >= 10
     nursery.cancel_scope.cancel()
 
 

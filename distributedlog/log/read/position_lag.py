@@ -143,10 +143,8 @@ class LagMeter:
             record, position = following, following.first_dlsn
         reader = await open_segment(self._ledgers, record)
         try:
-            if not reader.closed:
-                reader.record_lac(
-                    record.last_entry
-                )  # the bookies may have lost the LAC since (H24)
+            if not reader.closed:  # the bookies may have lost the LAC since (H24)
+                reader.record_lac(record.last_entry)
             (entry,) = await reader.read(position.entry, position.entry, bytes_max=1)
         finally:
             reader.close()
