@@ -72,7 +72,7 @@ def check(tiers: str) -> None:
 
 def workers_per_core(tiers: str) -> int:
     """Return how many tests run at once per core. Tests of real processes wait more than they compute."""
-    return 2 if tiers == "processes" else 1
+    return 3 if tiers == "processes" else 1
 
 
 def place(node_id: str) -> int:
