@@ -144,7 +144,7 @@ hold_s = 0.5
 at_s = 3
 kind = "run-client"
 target = "duel"
-hold_s = 4
+hold_s = 10
 [[moment]]
 at_s = 6
 kind = "settings"
