@@ -1,6 +1,6 @@
-"""Finalize an upgrade: let programs write the formats of this version, which ends the way back.
+"""Finalize an upgrade: permit the formats of this version, after which no downgrade is possible.
 
-Until then, all programs write what the older version reads, so each node can be replaced by it again. Clients
+Until then, all programs write what the older version reads, so each node can return to it. Clients
 learn the version when they need it (`metadata/model/cluster_version.py`). The check uses the registrations
 and the status of the metadata nodes. It detects neither clients nor nodes of 0.1 that are started later.
 """
