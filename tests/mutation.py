@@ -1,8 +1,10 @@
 """Plant small mutations into product files, one at a time, and report those that no near test finds.
 
     python -m tests.mutation bookie/store/bookie_store.py distributedlog/log/write/log_writer.py
-    these files python -m tests.mutation --changed-since fea56d70               files that changed since a
-    commit python -m tests.mutation --changed-since fea56d70 --part ledger --count 10 --tier default
+    python -m tests.mutation --changed-since fea56d70
+    python -m tests.mutation --changed-since fea56d70 --part ledger --count 10 --tier default
+
+The first command mutates these files, the others the files that changed since a commit.
 
 A mutation is one change of one place: a comparison, `and` and `or`, a `not`, an arithmetic operator, an
 integer, `True` and `False`, or a call whose result is unused. Asserts, messages, annotations and log lines
