@@ -24,7 +24,7 @@ class Cluster:
         return preloaded.run(
             dlog(*arguments),
             input=stdin if stdin is not None else b"",
-            timeout=60,
+            timeout=180,
             env={**environment(), "DLOG_URI": uri or self.uri},
         )
 

@@ -37,7 +37,9 @@ pytestmark = pytest.mark.processes
 DESCRIPTORS = 1024
 SILENT = 3000
 SILENCED = ("bookie1", "bookie2")
-GREETED_WITHIN_S = 2.0
+GREETED_WITHIN_S = 4.0
+ATTEMPTS = 3
+"""A busy machine may need more than one."""
 PAYLOAD_BYTES = 200_000
 RECORDS = 100
 NESTED = b"\x91" * 1000 + b"\xc0"
@@ -211,15 +213,21 @@ async def _under_silence(cluster: Cluster) -> None:
     journals = [cluster.directory / name / "journal" for name in SILENCED]
     async with AsyncExitStack() as stack, open_namespace(cluster.uri) as namespace:
         await namespace.create_log("busy")
-        for number in range(SILENT):
-            stream = await trio.open_tcp_stream(*nodes[number % len(nodes)].address)
-            await stack.enter_async_context(stream)
         before = list(map(_newest, journals))
-        for node in nodes:
-            with trio.fail_after(GREETED_WITHIN_S):
-                began = trio.current_time()
-                async with _dialled(node.address):
-                    print(f"greeted within {trio.current_time() - began:.3f} s")
+        for attempt in range(ATTEMPTS):
+            await stack.aclose()
+            for number in range(SILENT):
+                stream = await trio.open_tcp_stream(*nodes[number % len(nodes)].address)
+                await stack.enter_async_context(stream)
+            # Later, the bookies have ended the silent connections anyway.
+            with trio.move_on_after(GREETED_WITHIN_S) as limit:
+                for node in nodes:
+                    async with _dialled(node.address):
+                        print(f"attempt {attempt}: {node.name} greeted a newcomer")
+            if not limit.cancelled_caught:
+                break
+        else:
+            pytest.fail(f"no newcomer was greeted in {ATTEMPTS} attempts")
         async with namespace.open_log("busy").open_writer() as writer:
             for number in range(RECORDS):
                 await writer.write(LogRecord(number, bytes(PAYLOAD_BYTES)))
