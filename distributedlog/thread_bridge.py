@@ -241,6 +241,10 @@ class Inbox(Generic[T]):
                 return
             raise InvalidRequest(READER_IN_USE_TEXT) from None
 
+    def to_list(self) -> list[T]:
+        """Return the available items without removing them. Any thread may call it."""
+        return list(self.items)
+
     def pop_all(self) -> list[T]:
         """Remove and return all available items."""
         popped: list[T] = []
@@ -289,6 +293,7 @@ class ReadCursor:
         self._records: list[LogRecord] = []
         self._record_index = 0
         self._closed = False
+        reader.count_buffered(self._unread)
 
     # --- in the loop ------------------------------------------------------------------------------
 
@@ -331,6 +336,14 @@ class ReadCursor:
             raise AlreadyClosed("this reader is closed")
 
     # --- for the caller ---------------------------------------------------------------------------
+
+    def _unread(self) -> list[Columns]:
+        """Return the entries that the caller has not received, and the rest of the current one."""
+        fetched, columns = self._inbox.to_list(), self._columns
+        rest = len(self._records) - self._record_index
+        if columns is None or not 0 < rest <= columns.count:
+            return fetched
+        return [columns.cut(columns.count - rest, columns.count), *fetched]
 
     def close(self) -> None:
         """Drop the fetched entries."""

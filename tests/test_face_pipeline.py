@@ -137,6 +137,31 @@ def test_segments_are_planned_read_written_and_linked(face: Face) -> None:
     face.play(scenario, f"planned-{face.name}")
 
 
+def test_metrics_count_the_records_that_the_program_has_not_received(face: Face) -> None:
+    """Entries that wait between the background thread and the program are not received."""
+
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as ns:
+
+            def lag() -> float:
+                return float(ns.metrics.snapshot()["dlog_client_reader_lag_records"])
+
+            log = ns.open_log(name)
+            await put(face, log, *range(10))
+            async with opened(log.open_reader()) as reader:
+                for left in range(9, -1, -1):
+                    await done(reader.read_next())
+                    assert lag() == left
+            async with opened(ns.open_reader(logs=[name])) as several:
+                assert (await done(several.next())).kind == "joined"
+                for left in range(9, -1, -1):
+                    await done(several.next())
+                    assert lag() == left
+            assert lag() == 0
+
+    face.play(scenario, f"lag-{face.name}")
+
+
 def test_truncation_positions_and_the_end(face: Face) -> None:
     async def scenario(face: Face, name: str) -> None:
         async with opened(face.namespace()) as ns:

@@ -77,7 +77,7 @@ API_CLASSES = (
     ApiClass(Log, "_log"),
     ApiClass(Positions, "_positions"),
     ApiClass(LogWriter, "_buffer", frozenset({"error", "end_error", "segment", "run"})),
-    ApiClass(LogReader, "_reader", frozenset({"read_columns_many", "ended"})),
+    ApiClass(LogReader, "_reader", frozenset({"read_columns_many", "count_buffered", "ended"})),
     ApiClass(SegmentWriter, "_writer"),
     ApiClass(
         RangeReader,
@@ -113,7 +113,7 @@ API_CLASSES = (
             }
         ),
     ),
-    ApiClass(MultiReader, "_reader", frozenset({"next_many", "ended", "run"})),
+    ApiClass(MultiReader, "_reader", frozenset({"next_many", "count_buffered", "ended", "run"})),
 )
 
 THREAD_SAFE_PROPERTIES = {"committed", "ledger_id", "metrics", "size_bytes", "records", "skipped"}

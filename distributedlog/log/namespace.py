@@ -131,7 +131,9 @@ class Namespace:
             WeakSet(),
             proxy_id,
         )
-        self._metrics = NamespaceMetrics(path, self.context.meters, self.context.memory_budget)
+        self._metrics = NamespaceMetrics(
+            path, self.context.meters, self.context.memory_budget, wall_ms
+        )
         keep_running = failures.keep_running
         nursery.start_soon(
             keep_running, "the call scheduler of log writers", self.context.call_scheduler.run

@@ -610,6 +610,7 @@ class MultiReader(_Closable):
         super().__init__(background, "a reader of several logs", reader.aclose)
         self._reader = reader
         self._inbox: Inbox[Item] = Inbox()
+        reader.count_buffered(self._inbox.to_list)
         self._positions: dict[str, Position] = {}
 
     async def next(self, wait_s: float | None = None) -> Item | None:

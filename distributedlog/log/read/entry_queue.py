@@ -8,6 +8,7 @@ source waits while it is full.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import trio
@@ -17,7 +18,7 @@ from ..declarations.options import LogOptions
 from ..format.dlsn import DLSN
 from ..format.record import Columns
 from ..model.position import Position
-from ..services.log_metrics import LogMeters
+from ..services.log_metrics import LogMeters, ReaderLag
 from .skipped_entries import SkipRecorder
 
 
@@ -78,6 +79,8 @@ class EntryQueue:
         self.last_entry_at = trio.current_time()
         """The time of the last entry, control entries included, or the time when the reader was opened or
         was last full."""
+        self.last_time_ms = 0
+        """The log time of the last decoded entry, in milliseconds since 1970. 0 before the first one."""
         self.is_at_tail = False
         """Whether all entries that are known here to exist were fetched."""
         sequence_id = None if position is None else position.sequence_id
@@ -103,6 +106,7 @@ class EntryQueue:
         self._last_response: Callable[[], float] | None = None
         self._stop_source: Callable[[], object] | None = None
         self._on_capacity: Callable[[], object] | None = None
+        self._unfetched: Callable[[], ReaderLag] | None = None
         self._filled_event = trio.Event()
         self._consumed_event = trio.Event()
 
@@ -116,6 +120,7 @@ class EntryQueue:
         last_response: Callable[[], float],
         stop: Callable[[], object],
         on_capacity: Callable[[], object] | None = None,
+        unfetched: Callable[[], ReaderLag] | None = None,
     ) -> None:
         """Connect the source that fills the queue.
 
@@ -124,8 +129,11 @@ class EntryQueue:
                 log from unreachable servers (`last_response_at`).
             stop: Called at each `close` and `fail`, because no more entries are needed.
             on_capacity: Called after each `pop_entry` that leaves at least half of the capacity free.
+            unfetched: Returns the records after the queued ones. Any thread may call it. None if the source
+                has no information about them.
         """
         self._last_response, self._stop_source, self._on_capacity = last_response, stop, on_capacity
+        self._unfetched = unfetched
 
     # --- for the reader ---------------------------------------------------------------------------
 
@@ -170,6 +178,29 @@ class EntryQueue:
             self.entries.extendleft(reversed(returned))
             self.buffered_bytes += sum(columns.held_bytes for columns in returned)
             self._filled_event.set()
+
+    def lag(self, unreturned: Sequence[Columns] = ()) -> list[ReaderLag]:
+        """Return the lag of the reader. Any thread may call it.
+
+        Args:
+            unreturned: The entries that were taken and not returned to the program, and parts of entries, in
+                order.
+        Returns:
+            One lag, or an empty list after the end and for a reader that stops before the end of the log.
+        """
+        if self.ended or self.last_dlsn is not None:
+            return []
+        unfetched = ReaderLag(0, 0, 0) if self._unfetched is None else self._unfetched()
+        records, size = unfetched.records, self.buffered_bytes + unfetched.bytes
+        size += sum(columns.held_bytes for columns in unreturned)
+        since_ms = max(self.last_time_ms, unfetched.since_ms)
+        first: Columns | None = None
+        with suppress(IndexError):  # the reader's thread may take the entry at any time
+            first = unreturned[0] if unreturned else self.entries[0]
+        if first is not None:
+            since_ms = first.time_ms
+            records += max(0, (self.next_sequence_id or 0) - first.first_sequence_id)
+        return [ReaderLag(records, size, since_ms) if records else ReaderLag(0, 0, 0)]
 
     @property
     def last_response_at(self) -> float:
@@ -223,7 +254,7 @@ class EntryQueue:
             self.start_sequence_id = None
         if origin.sequence_id != self.next_sequence_id and self.next_sequence_id is not None:
             self.check_sequence(DLSN(*entry_address, 0), origin.sequence_id, stop)
-        self.next_sequence_id = origin.sequence_id + stop
+        self.next_sequence_id, self.last_time_ms = origin.sequence_id + stop, origin.time_ms
         if entry_address == self.start[:2]:
             start = min(self.start.slot, stop)
         if self._from_txid is not None:

@@ -7,6 +7,7 @@ closed or proved to have ended (H11). The fetched entries are limited in bytes. 
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import ceil, inf
 from typing import Literal
 
 import trio
@@ -33,9 +34,11 @@ from ..model.position import Position, ReadStart, TimeStart, TxidStart
 from ..model.position_outcome import HeldPosition, LogLookup, PositionOutcome, resolve_position
 from ..model.segment_record import UNKNOWN, SegmentBegin, SegmentRecord
 from ..services.log_context import LogContext
+from ..services.log_metrics import ReaderLag
 from .entry_queue import EntryQueue, ReadRange, StarvationDetector
 from .log_snapshot import take_snapshot
 from .next_segment import NextSegment
+from .position_lag import lag_meter
 from .position_search import find_time, find_txid, held_position_at, last_readable
 from .range_reader import RangeReader
 from .segment_reader import open_segment
@@ -51,6 +54,9 @@ PARALLEL_READ_MIN_BYTES = 32 * 1024 * 1024
 PARALLEL_READ_AHEAD_BYTES = 8 * 1024 * 1024
 """The additional bytes that a parallel read fetches ahead, besides ``read_ahead_bytes``."""
 PARALLEL_READ_SEGMENTS = 64
+
+END_LOOKUP_INTERVAL_S = 10.0
+"""The least time between two lookups of the log's end for the metrics of a reader."""
 
 OnStoredEntry = Callable[[SegmentRecord, SegmentEntry, EntryHeader], None]
 """Receives an entry in its stored form. Not called for control entries."""
@@ -107,7 +113,23 @@ class Fetcher:
         self._skip_logged_at = -float("inf")
         self._segment_ledger_id = 0
         """The ledger from which the present segment is read."""
-        queue.connect_source(last_response=self._latest_response_at, stop=self._scope.cancel)
+        self._segment: SegmentRecord | None = None
+        """The record of the segment that was entered last."""
+        self._record_bytes = 0.0
+        """The mean size of a record in the segment that was read last, with the overhead of its entry."""
+        self._left_tail_ms = 0
+        """The clock when the last wait at the end of the log ended. Entries that followed are newer."""
+        self._end_sequence_id = 0
+        """The number of records up to the end of the log, as of the last `_look_up_end`."""
+        self._end_requested = False
+        """Whether the lag was measured while the end of the log was not known."""
+        self._end_lookup_at = -inf
+        """The time of the next lookup of the end, if it is requested."""
+        queue.connect_source(
+            last_response=self._latest_response_at,
+            stop=self._scope.cancel,
+            unfetched=self._unfetched,
+        )
 
     def _latest_response_at(self) -> float:
         return max(
@@ -204,7 +226,7 @@ class Fetcher:
             and self._next_entry > record.last_user_entry
         ):
             self.queue.next_sequence_id = record.end_sequence_id
-        self._ledger = ledger
+        self._segment, self._ledger = record, ledger
         next_segment = self._open_ahead(record, ledger)
         try:
             await self._drain(record, ledger, next_segment)
@@ -313,7 +335,9 @@ class Fetcher:
                     if self.queue.buffered_bytes > queue_bytes_max:
                         await self.queue.wait_capacity()
                     self._deliver(record, entry)
-                self._next_entry = read_entries[-1].entry + 1
+                    self._next_entry = entry.entry + 1
+                self._record_mean_size(record, read_entries[-1])
+                self._start_end_lookup()
                 self._parallel_read = self._should_read_parallel(record, read_entries, ledger.lac)
                 if self._parallel_read:
                     return
@@ -324,7 +348,7 @@ class Fetcher:
                 wait_s = LONG_POLL_S
                 with trio.CancelScope() as self._tail_wait_scope:
                     await ledger.wait(self._next_entry - 1, wait_s=wait_s, on_entries=take)
-                self._failing_since = None
+                self._failing_since, self._left_tail_ms = None, self._context.clock_ms()
 
     def _should_read_parallel(
         self, record: SegmentRecord, entries: Sequence[SegmentEntry], lac: int
@@ -402,6 +426,7 @@ class Fetcher:
                         if not self.queue.ended:
                             self.queue.add_entry(columns)
                         self._segment_number, self._next_entry = origin.segment, origin.entry + 1
+                    self._start_end_lookup()
                     await self.queue.wait_capacity()
             except DistributedLogError as error:
                 parallel_error = error
@@ -446,6 +471,56 @@ class Fetcher:
             return
         origin = record.origin(entry.entry, header)
         self.queue.add_entry(decode_columns(entry.payload, header, origin, self._name))
+
+    # --- the lag, for metrics ---------------------------------------------------------------------
+
+    def _unfetched(self) -> ReaderLag:
+        """Return the records that are known to exist and not fetched. Any thread may call it.
+
+        Their number is exact in closed segments. In the open one, it is the number of entries up to the last
+        known LAC, times the mean number of records per entry. While older segments are read, the open one
+        counts as of the last lookup, which this call requests.
+        """
+        state, queue = self._state_watch.state, self.queue
+        segment, ledger = self._segment, self._ledger
+        fetched = queue.next_sequence_id
+        if fetched is None:
+            fetched = queue.start_sequence_id
+        if queue.is_at_tail or fetched is None:
+            return ReaderLag(0, 0, self._left_tail_ms)
+        records = self._end_sequence_id - fetched
+        if self._segment_number < state.first_open_segment:
+            records = max(records, state.next_sequence_id - fetched)
+            self._end_requested = bool(state.in_progress)
+        elif ledger is not None and segment is not None:
+            fetched_entries, fetched_records = self._next_entry, fetched - segment.start_sequence_id
+            records_per_entry = fetched_records / fetched_entries if fetched_entries else 1.0
+            entries = ledger.lac + 1 - fetched_entries
+            records = max(records, ceil(entries * records_per_entry))
+        records = max(0, records)
+        return ReaderLag(records, int(records * self._record_bytes), self._left_tail_ms)
+
+    def _record_mean_size(self, record: SegmentRecord, last_read: SegmentEntry) -> None:
+        """Store the mean size of the records up to an entry. Called once per read request."""
+        records = (self.queue.next_sequence_id or 0) - record.start_sequence_id
+        if records > 0:
+            self._record_bytes = last_read.length_so_far / records
+
+    def _start_end_lookup(self) -> None:
+        """Look up the end of the log, if `_unfetched` has requested it. Called once per read request."""
+        if self._end_requested and trio.current_time() >= self._end_lookup_at:
+            assert self._nursery is not None, "segments are read by `run`"
+            self._end_requested, self._end_lookup_at = False, inf
+            self._nursery.start_soon(self._look_up_end)
+
+    async def _look_up_end(self) -> None:
+        try:
+            meter = await lag_meter(self._context.metadata, self._ledgers, self._state_watch)
+            self._end_sequence_id = max(self._end_sequence_id, meter.end_sequence_id)
+        except DistributedLogError as error:
+            log.debug('log "%s": its end is unknown to metrics: %s', self._name, error)
+        finally:
+            self._end_lookup_at = trio.current_time() + END_LOOKUP_INTERVAL_S
 
     async def _skip_entry(
         self, record: SegmentRecord, ledger: SegmentEntryReader, error: DistributedLogError

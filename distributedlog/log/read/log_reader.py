@@ -5,7 +5,7 @@ returns their records. The error that ends a reader is raised after all records 
 further call.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
@@ -18,6 +18,7 @@ from ...runtime.interfaces.errors import DistributedLogError, EndOfStream, Reade
 from ..format.dlsn import DLSN
 from ..format.record import Columns, LogRecord
 from ..model.position import Position
+from ..services.log_metrics import ReaderLag
 from .entry_queue import EntryQueue
 from .skipped_entries import Skips
 
@@ -53,6 +54,8 @@ class LogReader:
         self._columns: Columns | None = None
         self._turn_bytes = 0
         self._records: Iterator[LogRecord] = iter(())
+        self._buffered: Callable[[], Sequence[Columns]] = list
+        queue.meters.add_reader(self._lag)
 
     def __repr__(self) -> str:
         return reader_text(self.name, self.position, self._queue.error)
@@ -213,6 +216,14 @@ class LogReader:
             batches.append(self._take_entry())
         return batches
 
+    def count_buffered(self, buffered: Callable[[], Sequence[Columns]]) -> None:
+        """Include entries in the lag that were returned to another API variant, but not to the program.
+
+        Args:
+            buffered: Returns these entries, in order. Any thread may call it.
+        """
+        self._buffered = buffered
+
     def __aiter__(self) -> "LogReader":
         return self
 
@@ -340,6 +351,14 @@ class LogReader:
         meters.records_read += columns.count
         meters.bytes_read += size
         return columns
+
+    def _lag(self) -> list[ReaderLag]:
+        """Return the lag for metrics. Any thread may call it."""
+        unreturned, columns = self._buffered(), self._columns
+        count = 0 if columns is None else min(length_hint(self._records), columns.count)
+        if columns is not None and count:
+            unreturned = [columns.cut(columns.count - count, columns.count)]
+        return self._queue.lag(unreturned)
 
     def _raise_if_sealed(self) -> None:
         if self._queue.sealed and self.ended:

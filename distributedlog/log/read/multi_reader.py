@@ -36,6 +36,7 @@ from ..model.log_keys import incarnation_id
 from ..model.position import Position
 from ..model.position_outcome import HeldPosition
 from ..services.log_context import LogContext
+from ..services.log_metrics import ReaderLag
 from ..services.log_watch import LogWatch, current_name
 from .entry_queue import EntryQueue
 from .fetcher import Fetcher, open_fetcher
@@ -159,6 +160,8 @@ class MultiReader:
         """The IDs of the logs that are read or being opened."""
         self._renamed_while_opening: dict[int, str] = {}
         """The new names of logs that were renamed while they were being opened."""
+        self._buffered: Callable[[], Sequence[Item]] = list
+        context.meters.add_reader(self._lag)
 
     # --- for the caller ---------------------------------------------------------------------------
 
@@ -221,6 +224,14 @@ class MultiReader:
             items.append(self._record_delivery(item))
         return items
 
+    def count_buffered(self, buffered: Callable[[], Sequence[Item]]) -> None:
+        """Include entries in the lag that were returned to another API variant, but not to the program.
+
+        Args:
+            buffered: Returns these items, in order. Any thread may call it.
+        """
+        self._buffered = buffered
+
     @property
     def positions(self) -> dict[str, Position]:
         """The position of each log after its delivered records. ``open_reader(positions=…)`` continues there.
@@ -264,6 +275,15 @@ class MultiReader:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._close()
+
+    def _lag(self) -> list[ReaderLag]:
+        """Return the lag in each log, for metrics. Any thread may call it."""
+        unreturned: dict[str, list[Columns]] = {}
+        for item in self._buffered():
+            if isinstance(item, LogBatch):
+                unreturned.setdefault(item.incarnation, []).append(item.columns)
+        queues = [member.queue for member in self._members.copy()]
+        return [lag for queue in queues for lag in queue.lag(unreturned.get(queue.incarnation, ()))]
 
     def _record_delivery(self, item: Item) -> Item:
         """Update `positions` for an item that the caller receives."""

@@ -90,6 +90,11 @@ class LagMeter:
                 tail.end_sequence_id, _sum(tail.bytes_before, tail.size_bytes), tail.end_time_ms
             )
 
+    @property
+    def end_sequence_id(self) -> int:
+        """The number of records that the log ever had, up to the end."""
+        return self._end_totals.records
+
     async def lag(
         self, position: DLSN, now_ms: int, *, sequence_id: int | None = None
     ) -> PositionLag:

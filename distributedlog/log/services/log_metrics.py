@@ -1,9 +1,9 @@
 """The metrics of the logs that a process writes and reads, and their export to a metrics registry."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 from ...runtime.declarations.meters import DurationHistogram, Metric, Sample, samples
 from ..limits.memory_budget import MemoryBudget
@@ -81,8 +81,47 @@ METRICS = (
         "well below `process_bytes_max`",
         "callers write faster than bookies store; they block or are rejected",
     ),
+    Metric(
+        "dlog_client_reader_lag_records",
+        "gauge",
+        "reader_lag_records",
+        "Largest number of unread records of an open reader. Approximate in an open segment.",
+        "near 0, or falling",
+        "the program reads more slowly than writers write",
+        is_maximum=True,
+    ),
+    Metric(
+        "dlog_client_reader_lag_bytes",
+        "gauge",
+        "reader_lag_bytes",
+        "Largest size of the unread records of an open reader, from their mean size.",
+        is_maximum=True,
+    ),
+    Metric(
+        "dlog_client_reader_lag_seconds",
+        "gauge",
+        "reader_lag_seconds",
+        "Largest age of the oldest unread record of an open reader. 0 if all records are read.",
+        "below the delay that the program tolerates",
+        "the program, its network or the bookies are too slow",
+        is_maximum=True,
+    ),
 )
 """In the order of docs/reference/metrics.md."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLag:
+    """Records that a reader has not returned, as far as their number is known to it."""
+
+    records: int
+    bytes: int
+    since_ms: int
+    """The log time of the first one, in milliseconds since 1970. 0 if it is not known."""
+
+
+MeasureLag = Callable[[], Sequence[ReaderLag]]
+"""Returns the lag of a reader in each of its logs. Any thread may call it."""
 
 
 @dataclass(slots=True)
@@ -101,15 +140,36 @@ class LogMeters:
     rolls: int = 0
     ledgers_replaced: int = 0
     write_seconds: DurationHistogram = field(default_factory=DurationHistogram)
+    open_readers: set[WeakMethod[MeasureLag]] = field(default_factory=set)
+
+    def add_reader(self, measure_lag: MeasureLag) -> None:
+        """Include a reader in the lag until it is freed. It measures nothing after it has ended."""
+        self.open_readers.add(WeakMethod(measure_lag, self.open_readers.discard))
+
+    def reader_lags(self) -> list[ReaderLag]:
+        """Return the lags of all readers. Any thread may call it."""
+        lags: list[ReaderLag] = []
+        for reader in self.open_readers.copy():
+            measure_lag = reader()
+            if measure_lag is not None:
+                lags += measure_lag()
+        return lags
 
 
 class NamespaceMetrics:
     """The metrics of one namespace object. They may be read from any thread, also after it is closed."""
 
-    def __init__(self, path: str, meters: LogMeters, memory_budget: MemoryBudget) -> None:
+    def __init__(
+        self,
+        path: str,
+        meters: LogMeters,
+        memory_budget: MemoryBudget,
+        clock_ms: Callable[[], int],
+    ) -> None:
         self.path = path
         self._meters = meters
         self._memory_budget = memory_budget
+        self._clock_ms = clock_ms
 
     def snapshot(self) -> dict[str, float]:
         """Return names and values, ``_count`` and ``_sum`` for a histogram. Reading resets nothing."""
@@ -126,9 +186,14 @@ class NamespaceMetrics:
         """Return the values with their metric descriptions."""
         meters = self._meters
         values_by_name: dict[str, Any] = {name: getattr(meters, name) for name in meters.__slots__}
+        lags = meters.reader_lags()
+        ages_ms = [self._clock_ms() - lag.since_ms for lag in lags if lag.since_ms]
         values_by_name |= {
             "write_seconds": meters.write_seconds.snapshot(),
             "held_bytes": self._memory_budget.granted_bytes,
+            "reader_lag_records": max((lag.records for lag in lags), default=0),
+            "reader_lag_bytes": max((lag.bytes for lag in lags), default=0),
+            "reader_lag_seconds": max([0, *ages_ms]) / 1000,
         }
         return samples(METRICS, values_by_name)
 

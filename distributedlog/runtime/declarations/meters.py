@@ -34,6 +34,8 @@ class Metric:
     """Name and value of a label, if several rows have the same name."""
     scale: float = 1.0
     """A factor, because metrics use seconds and bytes."""
+    is_maximum: bool = False
+    """Whether the value of several nodes is the largest one, not the sum."""
 
 
 class DurationHistogram:
@@ -66,6 +68,8 @@ class Sample:
 
     def __add__(self, other: "Sample") -> "Sample":
         """Add the sample of the same metric from another node."""
+        if self.metric.is_maximum:
+            return max(self, other, key=lambda sample: sample.value)
         counts = tuple(map(add, self.counts, other.counts))
         return Sample(self.metric, self.value + other.value, counts)
 

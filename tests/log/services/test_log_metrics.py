@@ -85,7 +85,7 @@ def registry() -> CollectorRegistry:
 def _metrics(path: str, written: int) -> NamespaceMetrics:
     meters = LogMeters(records_written=written)
     meters.write_seconds.observe(0.001, written)
-    return NamespaceMetrics(path, meters, MemoryBudget(1 << 30))
+    return NamespaceMetrics(path, meters, MemoryBudget(1 << 30), lambda: 0)
 
 
 def test_namespaces_of_one_registry_are_told_apart_and_leave(registry: CollectorRegistry) -> None:

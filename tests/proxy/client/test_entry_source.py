@@ -112,6 +112,18 @@ async def test_a_subscription_is_left_at_its_first_wrong_entry(
     assert reading.out.error is None
 
 
+async def test_the_lag_counts_received_entries(autojump_clock: MockClock) -> None:
+    reading = await Reading(answer(0)).open()
+    assert [lag.records for lag in reading.out.lag()] == [0]
+
+    reading.source.on_entries(frame(0, 1))
+    assert [lag.records for lag in reading.out.lag()] == [2]
+    reading.out.pop_entry()
+    assert [lag.records for lag in reading.out.lag()] == [1]
+    reading.out.close()
+    assert reading.out.lag() == []
+
+
 async def test_entries_of_a_lost_connection_are_not_given(autojump_clock: MockClock) -> None:
     reading = await Reading(answer(0)).open()
 
