@@ -59,7 +59,7 @@ def let_in(chromium: Any, link: str, **options: Any) -> Iterator[Any]:
         yield page
     finally:
         context.close()
-    assert wrong == []
+    assert not wrong, wrong
 
 
 def origin(link: str) -> str:
