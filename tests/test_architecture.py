@@ -197,6 +197,7 @@ PURE = {
     "distributedlog/proxy/protocol/proxy_messages.py",
     "distributedlog/runtime/primitives/backoff.py",
     "distributedlog/runtime/disk/checksummed_blocks.py",
+    "distributedlog/runtime/declarations/http_statuses.py",
     "distributedlog/runtime/protocol/capabilities.py",
     "distributedlog/runtime/protocol/capability_messages.py",
     "distributedlog/runtime/declarations/condition_texts.py",

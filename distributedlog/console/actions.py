@@ -45,15 +45,10 @@ from ..metadata.model.interface import Metadata
 from ..runtime.declarations.events import EventDefinition
 from ..runtime.declarations.options import parse_value
 from ..runtime.interfaces.errors import (
-    ConfirmationRequired,
     DistributedLogError,
     InvalidRequest,
     LogExists,
-    LogNotFound,
-    NotAllowed,
-    NotAuthenticated,
     OutcomeUnknown,
-    OwnershipAcquireFailed,
     QuorumUnreachable,
 )
 from ..runtime.interfaces.log_lines import get_logger
@@ -65,16 +60,6 @@ EFFECT_S = 5.0
 FIELD_CHARS_MAX = 48 * 1024
 """Maximum number of characters of a field; for a payload in base64, 36 KiB."""
 SUBJECT_CHARS_MAX = 300
-STATUS_OF_ERROR: tuple[tuple[type[DistributedLogError], int], ...] = (
-    (NotAllowed, 403),
-    (NotAuthenticated, 401),
-    (ConfirmationRequired, 409),
-    (LogExists, 409),
-    (OwnershipAcquireFailed, 409),
-    (LogNotFound, 404),
-    (InvalidRequest, 400),
-)
-"""HTTP status of errors, in the order of the checks. 503 for others."""
 
 CHANGED = EventDefinition(
     "console.change",
@@ -444,11 +429,6 @@ class _ClusterActions:
             self._metadata, lambda stored: replace(stored, paused_until_ms=0)
         )
         return "repair is not paused"
-
-
-def status_of(error: DistributedLogError) -> int:
-    """Return the HTTP status of an error."""
-    return next((status for kind, status in STATUS_OF_ERROR if isinstance(error, kind)), 503)
 
 
 def _required(fields: Fields, name: str) -> str:

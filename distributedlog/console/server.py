@@ -21,6 +21,7 @@ from typing import Any
 import trio
 
 from ..log.namespace import Namespace
+from ..runtime.declarations.http_statuses import http_status
 from ..runtime.interfaces.errors import (
     ConfirmationRequired,
     DistributedLogError,
@@ -28,7 +29,7 @@ from ..runtime.interfaces.errors import (
     QuorumUnreachable,
 )
 from .access_guard import AccessGuard
-from .actions import ConsoleActions, status_of
+from .actions import ConsoleActions
 from .cluster_state import ClusterState, cut
 from .http import ConsolePage, EventStreamResponse, Request, Send, as_page
 from .lag_list import LAG_EVERY_S, LagList
@@ -126,9 +127,14 @@ class Console:
         *,
         payloads: bool = True,
         actions: ConsoleActions | None = None,
+        by_users: bool = False,
     ) -> None:
-        """Create the console. It is read-only if ``actions`` is None."""
+        """Create the console. It is read-only if ``actions`` is None.
+
+        ``by_users`` states whether it reads with the rights of a user's token.
+        """
         self._actions = actions
+        self._by_users = by_users
         self._cluster = cluster
         self._namespace = namespace
         self._guard = guard
@@ -158,8 +164,10 @@ class Console:
         try:
             return await self._handle_data(request)
         except DistributedLogError as error:
-            status = 400 if isinstance(error, InvalidRequest) else 503
-            return as_page(status, error_values(error))
+            status = http_status(error, is_write=False, by_users=self._by_users)
+            # The token was revoked or has expired: the page requests another one.
+            asks = {"asks": "token"} if status == 401 else {}
+            return as_page(status, error_values(error) | asks)
 
     async def _handle_data(self, request: Request) -> ConsolePage | EventStreamResponse:
         query = request.query
@@ -212,7 +220,7 @@ class Console:
                 done = await actions.run(request.query.get("action", ""), fields, request.peer)
                 status, answer = 200, {"done": cut(done)}
             except DistributedLogError as error:
-                status = status_of(error)
+                status = http_status(error, is_write=True, by_users=self._by_users)
                 answer = {**error_values(error), "definite": error.definite}
                 if isinstance(error, ConfirmationRequired):
                     answer["confirm"] = cut(str(error))

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from ..cluster.auth.token_sessions import TokenSessions
+from ..runtime.declarations.http_statuses import http_status
 from ..runtime.interfaces.errors import DistributedLogError, NotAuthenticated
 from ..runtime.net.rejection_log import host_of
 from .access_guard import AccessGuard
@@ -65,7 +66,8 @@ class UserConsoles:
         except NotAuthenticated as error:
             return as_page(401, {**TOKEN_REQUEST, "error": cut(str(error))})
         except DistributedLogError as error:
-            return as_page(503, error_values(error))
+            status = http_status(error, is_write=False, by_users=True)
+            return as_page(status, error_values(error))
 
     async def _open_session(self, request: Request) -> ConsolePage:
         text = self._guard.token_of(request)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ..runtime.declarations.http_statuses import http_status
 from ..runtime.interfaces.errors import (
     AlreadyClosed,
     CorruptData,
@@ -17,7 +18,6 @@ from ..runtime.interfaces.errors import (
     LogTruncated,
     NamespaceFull,
     NotAllowed,
-    NotAuthenticated,
     OverQuota,
     OwnershipAcquireFailed,
     PositionConflict,
@@ -31,45 +31,35 @@ from ..runtime.interfaces.errors import (
 
 TEXT_CHARS_MAX = 1000
 RETRY_AFTER_S = 1
-STATUS_OF_ERROR: tuple[tuple[type[DistributedLogError], int, str], ...] = (
-    (LogDeleted, 410, "the log was deleted: start with the one that has its name now, if any"),
-    (LogNotFound, 404, "PUT /v1/logs/{log} creates it"),
-    (LogEmpty, 404, "write a record first"),
-    (LogTruncated, 410, "the position was truncated: continue at `detail`, or from=earliest"),
-    (LogExists, 409, "the log exists already: use it, or choose another name"),
-    (EndOfStream, 409, "the log is sealed: it accepts no more records"),
-    (
-        OwnershipAcquireFailed,
-        409,
-        "another program writes this log, see `detail`: try again later",
-    ),
+ADVICE_OF_ERROR: tuple[tuple[type[DistributedLogError], str], ...] = (
+    (LogDeleted, "the log was deleted: start with the one that has its name now, if any"),
+    (LogNotFound, "PUT /v1/logs/{log} creates it"),
+    (LogEmpty, "write a record first"),
+    (LogTruncated, "the position was truncated: continue at `detail`, or from=earliest"),
+    (LogExists, "the log exists already: use it, or choose another name"),
+    (EndOfStream, "the log is sealed: it accepts no more records"),
+    (OwnershipAcquireFailed, "another program writes this log, see `detail`: try again later"),
     (
         ProducerFenced,
-        409,
         "another program opened the producer: stop, or open it again and continue with its number",
     ),
-    (
-        ProducerForgotten,
-        410,
-        "open the producer by its name, and check which records are in the log",
-    ),
-    (PositionConflict, 412, "nothing was written: read on from `detail`, and decide again"),
-    (TransactionIdOutOfOrder, 409, "txids must not decrease: nothing of the request was written"),
-    (RecordTooLarge, 413, "send it in smaller pieces"),
-    (UnsupportedFormat, 501, "a newer version wrote the data: upgrade the gateway"),
-    (NotAllowed, 403, "ask an admin for the missing right: dlog grant add"),
-    (InvalidRequest, 400, "correct the request: repeating it gives the same answer"),
+    (ProducerForgotten, "open the producer by its name, and check which records are in the log"),
+    (PositionConflict, "nothing was written: read on from `detail`, and decide again"),
+    (TransactionIdOutOfOrder, "txids must not decrease: nothing of the request was written"),
+    (RecordTooLarge, "send it in smaller pieces"),
+    (UnsupportedFormat, "a newer version wrote the data: upgrade the gateway"),
+    (NotAllowed, "ask an admin for the missing right: dlog grant add"),
+    (InvalidRequest, "correct the request: repeating it gives the same answer"),
     (
         NamespaceFull,
-        409,
         "nothing was done: delete or truncate logs of the namespace, or have an admin raise its quota",
     ),
-    (OverQuota, 429, "try again after the seconds of Retry-After: nothing was done"),
-    (TooBusy, 429, "try again after the seconds of Retry-After: nothing was done"),
-    (AlreadyClosed, 503, "the gateway is stopping: try again, there or at another gateway"),
-    (CorruptData, 500, "the stored bytes are damaged: inform the operator of the cluster"),
+    (OverQuota, "try again after the seconds of Retry-After: nothing was done"),
+    (TooBusy, "try again after the seconds of Retry-After: nothing was done"),
+    (AlreadyClosed, "the gateway is stopping: try again, there or at another gateway"),
+    (CorruptData, "the stored bytes are damaged: inform the operator of the cluster"),
 )
-"""The first matching row applies, so a class precedes its base classes."""
+"""The action to take, for the errors of `HTTP_STATUSES` in the same order. The first matching row applies."""
 UNKNOWN_OUTCOME_ADVICE = (
     "it may have happened: with a producer, send the same number and sequence again, which stores "
     "nothing twice; otherwise, read the log before you send it again"
@@ -77,28 +67,16 @@ UNKNOWN_OUTCOME_ADVICE = (
 RETRY_ADVICE = "nothing was changed: try again after the seconds of Retry-After"
 TOKEN_ADVICE = "send another token: dlog user token makes one"
 DEFECT_ADVICE = "inform the operator of the gateway: its log has the reason"
+ADVICE_OF_STATUS = {401: TOKEN_ADVICE, 503: RETRY_ADVICE, 504: UNKNOWN_OUTCOME_ADVICE}
+"""The action to take for other errors. `DEFECT_ADVICE` if the status has no row."""
 
 
-def status_of(
-    error: DistributedLogError, *, is_write: bool, by_users: bool = False
-) -> tuple[int, str]:
-    """Return a status and the action to take.
-
-    Args:
-        is_write: Whether the request could have changed something.
-        by_users: Whether the request ran with a user's rights. Otherwise, the cluster rejected the gateway
-            itself.
-    """
-    if by_users and isinstance(error, NotAuthenticated):
-        return 401, TOKEN_ADVICE
-    for kind, status, advice in STATUS_OF_ERROR:
+def advice_of(error: DistributedLogError, status: int) -> str:
+    """Return the action to take."""
+    for kind, advice in ADVICE_OF_ERROR:
         if isinstance(error, kind):
-            return status, advice
-    if is_write and not error.definite:
-        return 504, UNKNOWN_OUTCOME_ADVICE
-    if error.retryable or not error.definite:
-        return 503, RETRY_ADVICE
-    return 500, DEFECT_ADVICE
+            return advice
+    return ADVICE_OF_STATUS.get(status, DEFECT_ADVICE)
 
 
 def error_response(
@@ -106,9 +84,13 @@ def error_response(
 ) -> tuple[int, dict[str, Any]]:
     """Return the status, and the object of the body.
 
-    ``method_and_path`` is that of the request, such as ``POST /v1/logs/a/records``.
+    Args:
+        error: The error.
+        method_and_path: Those of the request, such as ``POST /v1/logs/a/records``.
+        is_write: As for `http_status`.
+        by_users: As for `http_status`.
     """
-    status, advice = status_of(error, is_write=is_write, by_users=by_users)
+    status = http_status(error, is_write=is_write, by_users=by_users)
     return status, {
         "error": {
             "code": error.code,
@@ -118,7 +100,7 @@ def error_response(
             "detail": error.detail[:TEXT_CHARS_MAX],
             "retryable": error.retryable,
             "definite": error.definite,
-            "do": advice,
+            "do": advice_of(error, status),
         }
     }
 

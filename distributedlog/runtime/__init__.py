@@ -19,6 +19,7 @@ Declarations:
     declarations/events.py                 Events of a part in a table, with stable names (pure).
     declarations/health_conditions.py      Codes of the problems of a node or a cluster (pure).
     declarations/condition_texts.py        Text of each health condition, for people (pure).
+    declarations/http_statuses.py          The HTTP status of each error (pure).
     declarations/versions.py               The version of this software, and those that formats need (pure).
 
 Connections:

@@ -367,7 +367,7 @@ async def test_a_record_that_the_log_rejects_opens_no_segment(autojump_clock: Mo
         await put(it.namespace.open_log("strict"), 50)
         status, answer = await page.confirm("append", log="strict", payload="", txid="7")
 
-        assert (status, "TransactionIdOutOfOrder" in answer["error"]) == (503, True)
+        assert (status, "TransactionIdOutOfOrder" in answer["error"]) == (409, True)
         assert len(await it.namespace.open_log("strict").segments()) == 1
 
 
@@ -418,7 +418,7 @@ async def test_a_change_is_bound_to_the_log_that_was_confirmed(
         extra |= {"payload": ""} if action == "append" else {}
         status, answer = await page.post(action, {"log": "orders", **extra, **effect["bound"]})
 
-        assert (status, "LogRecreated" in answer["error"]) == (404, True)
+        assert (status, "LogRecreated" in answer["error"]) == (410, True)
         assert await it.namespace.open_log("orders").count() == 3
         unbound = {"log": "orders", **extra}
         assert (await page.post(action, unbound))[0] == 400
@@ -556,7 +556,7 @@ async def test_an_answer_states_whether_the_change_may_have_happened(
         status, answer = await page.post("create", {"log": "new"})
         _, refused = await page.post("create", {})
 
-        assert (status, answer["definite"]) == (503, False)
+        assert (status, answer["definite"]) == (504, False)
         assert refused["definite"] is True
 
 

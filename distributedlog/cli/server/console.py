@@ -308,6 +308,7 @@ async def _serve_user_console(
                 actions=_actions(lambda: logs, metadata, host, user=read_token(token).user)
                 if allow_changes
                 else None,
+                by_users=True,
             )
 
     user_consoles = UserConsoles(of_a_user, guard)
