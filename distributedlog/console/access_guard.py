@@ -9,14 +9,17 @@ The console shows records on a port that every page and every user of the machin
 - Requests must come from a page of the console, by Sec-Fetch-Site, and by Origin if they are not GET or HEAD
   (403 otherwise).
 - A change requires a token that only a page of this session received. A token is for one change, so that a
-  form that is submitted twice has one effect.
+  form that is submitted twice has one effect. Each session has its own limit of tokens, so that no session
+  invalidates the tokens of another.
 - Headers of each answer restrict the page: only scripts and styles of the console, no inline scripts or
   styles, no requests to other servers, no embedding in frames.
 """
 
 import hmac
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 from .http import JSON, ConsolePage, Request, as_page
 
@@ -24,10 +27,10 @@ WRONG_TOKEN = "wrong token: open the link that was printed last"
 NO_SESSION = "no session: open the link that dlog console printed"
 CHANGE_TOKEN_HEADER = "x-dlog-change"
 """Header of a change, with its token. Pages of other sites cannot set it without a preflight request."""
-CHANGE_TOKENS_MAX = 256
-"""Maximum number of tokens, of all sessions. A new one replaces the oldest."""
+CHANGE_TOKENS_MAX = 64
+"""Maximum number of tokens per session. A new one replaces the oldest."""
 SESSIONS_MAX = 64
-"""Maximum number of sessions. A new one replaces the oldest."""
+"""Maximum number of sessions. A new one replaces the oldest session of the user token that has the most."""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
@@ -49,6 +52,16 @@ would be executed, although its answer would not be shown.
 """
 
 
+@dataclass(slots=True)
+class _Session:
+    """What one browser presented and received."""
+
+    presented_token: bytes
+    """The user token, or b"" for the console's own token."""
+    change_tokens: dict[str, bool] = field(default_factory=dict)
+    """Token of a change to whether it was used."""
+
+
 class AccessGuard:
     """The sessions of one console. ``random_text`` returns an unpredictable string."""
 
@@ -64,10 +77,8 @@ class AccessGuard:
             self._hosts |= set(LOCAL)
         self._token = token
         self._random_text = random_text
-        self._sessions: dict[str, bytes] = {}
-        """Cookie to the user token that was presented for it, or b"" for the console's own token."""
-        self._change_tokens: dict[str, str | None] = {}
-        """Token of a change to the session that received it, or None once it was used."""
+        self._sessions: dict[str, _Session] = {}
+        """The sessions by the values of their cookies, the oldest first."""
         self.cookie_name = f"dlog-console-{port}"
         """With the port, so that consoles of two clusters on one machine do not share a cookie."""
 
@@ -110,7 +121,7 @@ class AccessGuard:
     def presented_token(self, request: Request) -> bytes | None:
         """Return the user token of the request's session, or None without a session."""
         session = self.session(request)
-        return None if session is None else self._sessions[session]
+        return None if session is None else self._sessions[session].presented_token
 
     def open_session(self, request: Request) -> ConsolePage:
         """Answer the POST that contains the token."""
@@ -122,11 +133,16 @@ class AccessGuard:
         return self.admit()
 
     def issue_change_token(self, session: str) -> str:
-        """Return a token for one change, which only a page of this session receives."""
-        token = self._random_text()
-        self._change_tokens[token] = session
-        while len(self._change_tokens) > CHANGE_TOKENS_MAX:
-            del self._change_tokens[next(iter(self._change_tokens))]
+        """Return a token for one change, which only a page of this session receives.
+
+        It is "" if the session was replaced in the meantime, for example during a change.
+        """
+        if session not in self._sessions:
+            return ""
+        token, tokens = self._random_text(), self._sessions[session].change_tokens
+        tokens[token] = False
+        while len(tokens) > CHANGE_TOKENS_MAX:
+            del tokens[next(iter(tokens))]
         return token
 
     def admit_change(self, request: Request) -> str | ConsolePage:
@@ -137,12 +153,12 @@ class AccessGuard:
         if not is_json(request):
             return as_page(415, {"error": f"a change must be sent as {JSON}"})
         token = request.headers.get(CHANGE_TOKEN_HEADER, "")
-        owner = self._change_tokens.get(token, "")
-        if owner is None:
-            return as_page(409, {"error": "this change was submitted already: check its effect"})
-        if owner != session:
+        tokens = self._sessions[session].change_tokens
+        if token not in tokens:
             return as_page(403, {"error": "the page is too old for a change: reload it"})
-        self._change_tokens[token] = None
+        if tokens[token]:
+            return as_page(409, {"error": "this change was submitted already: check its effect"})
+        tokens[token] = True
         return session
 
     def token_of(self, request: Request) -> str | ConsolePage:
@@ -158,9 +174,14 @@ class AccessGuard:
     def admit(self, presented_token: bytes = b"") -> ConsolePage:
         """Open a session for a presented token, and return the page that sets its cookie."""
         session = self._random_text()
-        self._sessions[session] = presented_token
+        self._sessions[session] = _Session(presented_token)
         while len(self._sessions) > SESSIONS_MAX:
-            del self._sessions[next(iter(self._sessions))]
+            counts = Counter(one.presented_token for one in self._sessions.values())
+            [(most, _)] = counts.most_common(1)
+            oldest = next(
+                name for name, one in self._sessions.items() if one.presented_token == most
+            )
+            del self._sessions[oldest]
         cookie = f"{self.cookie_name}={session}; Path=/; HttpOnly; SameSite=Strict"
         return ConsolePage(200, b"{}", headers={"set-cookie": cookie})
 

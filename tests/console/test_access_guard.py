@@ -8,6 +8,7 @@ import pytest
 
 import distributedlog.console.server as server
 from distributedlog.console.access_guard import (
+    CHANGE_TOKENS_MAX,
     HEADERS,
     SESSIONS_MAX,
     AccessGuard,
@@ -141,6 +142,62 @@ def test_sessions_are_bounded() -> None:
     assert guard.session(_get("/", cookie=first)) is None
     assert guard.session(_get("/", cookie=last)) is not None
     assert len(guard._sessions) == SESSIONS_MAX
+
+
+def _change(guard: AccessGuard, cookie: str, token: str) -> int:
+    """The status with which a change is refused, or 200."""
+    answer = guard.admit_change(_post({}, cookie=cookie, x_dlog_change=token))
+    return answer.status if isinstance(answer, ConsolePage) else 200
+
+
+def _session(guard: AccessGuard, user: bytes) -> tuple[str, str]:
+    """The cookie and the name of a new session of a user's token."""
+    cookie = guard.admit(user).headers["set-cookie"].partition(";")[0]
+    return cookie, cookie.partition("=")[2]
+
+
+@pytest.mark.parametrize("other", [b"ann", b"bob"])
+def test_a_change_token_of_another_session_is_refused(other: bytes) -> None:
+    guard = _guard()
+    (cookie, session), (other_cookie, other_session) = (
+        _session(guard, b"ann"),
+        _session(guard, other),
+    )
+    token, foreign = guard.issue_change_token(session), guard.issue_change_token(other_session)
+
+    assert _change(guard, cookie, foreign) == 403
+    assert _change(guard, other_cookie, foreign) == 200, "not used up by the refusal"
+    assert _change(guard, cookie, foreign) == 403, "a used token of another session, too"
+    assert (_change(guard, cookie, token), _change(guard, cookie, token)) == (200, 409)
+
+
+def test_change_tokens_of_one_session_do_not_replace_those_of_another() -> None:
+    """A viewer that reloads its page made the pages of all others too old for a change."""
+    guard = _guard()
+    (cookie, session), (_, other_session) = _session(guard, b"ann"), _session(guard, b"bob")
+    oldest, token = guard.issue_change_token(session), guard.issue_change_token(session)
+    for _ in range(10 * CHANGE_TOKENS_MAX):
+        guard.issue_change_token(other_session)
+    assert _change(guard, cookie, token) == 200
+    for _ in range(CHANGE_TOKENS_MAX):
+        guard.issue_change_token(session)
+    assert _change(guard, cookie, oldest) == 403, "those of one session are limited"
+
+
+def test_a_session_that_ends_during_a_change_receives_no_token() -> None:
+    """The answer still reports the result of the change."""
+    assert _guard().issue_change_token("ended") == ""
+
+
+def test_sessions_of_one_user_do_not_replace_those_of_another() -> None:
+    guard = _guard()
+    cookie, session = _session(guard, b"ann")
+    token = guard.issue_change_token(session)
+    for _ in range(2 * SESSIONS_MAX):
+        last, _ = _session(guard, b"bob")
+
+    assert _change(guard, cookie, token) == 200
+    assert guard.session(_get("/", cookie=last)) is not None
 
 
 def test_it_listens_beyond_the_machine_only_by_a_name() -> None:
