@@ -20,6 +20,7 @@ from distributedlog.console.log_states import LOGS_SHOWN
 from distributedlog.console.rate_history import SERIES
 from distributedlog.console.record_browser import PAYLOAD_SHOWN, RECORDS_MAX, TAIL_RECORDS_S
 from distributedlog.console.server import STREAMS_MAX, STREAMS_PER_BROWSER
+from distributedlog.runtime.machine import CREDENTIALS_VARIABLE
 from tests import preloaded
 from tests.cluster.story import dlog
 from tests.console.live import Browser, Shown, shown
@@ -296,5 +297,16 @@ def test_it_listens_beyond_the_machine_only_by_a_name(capsys: pytest.CaptureFixt
     assert run(arguments) == 2
     assert "--users" in capsys.readouterr().err
     behind_a_proxy = ["console", "--uri", arguments[2], "--allow-host", "ops", "--allow-changes"]
+    assert run(behind_a_proxy) == 2
+    assert "--users" in capsys.readouterr().err
+
+
+def test_a_tunnel_or_tls_proxy_does_not_open_the_credentials_of_the_console_to_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It listens on loopback, but a host name means that other machines reach it."""
+    monkeypatch.setenv(CREDENTIALS_VARIABLE, "file:/nowhere")
+    behind_a_proxy = ["console", "--uri", "distributedlog://127.0.0.1:1/ns", "--allow-host", "ops"]
+
     assert run(behind_a_proxy) == 2
     assert "--users" in capsys.readouterr().err

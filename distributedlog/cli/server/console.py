@@ -54,7 +54,8 @@ REOPEN_S = 2.0
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="Host name by which clients connect. Required if other machines can reach it. Repeatable.",
+    help="Host name by which clients connect. Required if other machines can reach it. With credentials, it"
+    " requires --users. Repeatable.",
 )
 @click.option(
     "--users",
@@ -167,16 +168,17 @@ def _check_access(
             "--users requires the CA of the cluster: use --credentials file:DIR, a directory with its ca.pem"
         )
     # With --allow-host, a tunnel or TLS proxy of this machine serves other machines.
-    if allow_changes and not users and (hosts or not is_local):
+    is_shared = bool(hosts) or not is_local
+    if allow_changes and not users and is_shared:
         raise click.UsageError(
             "every user of the link could change the cluster from other machines. Use --users (per-user"
             " rights)"
         )
     if credentials and not users:
-        if not is_local:
+        if is_shared:
             raise click.UsageError(
-                f"every user of the link would read with the rights of {credentials}. Use --users (per-user"
-                " rights)"
+                f"every user of the link would read with the rights of {credentials} from other machines."
+                " Use --users (per-user rights)"
             )
         reads = "reads and makes changes" if allow_changes else "reads"
         settings.note(f"every user of this link {reads} with the rights of {credentials}")
