@@ -1,7 +1,8 @@
 """HTTP server for a browser: requests with a query and a small body, pages, and event streams.
 
-Each connection carries one request. Everything is limited: connections, heads, bodies, and the time of a
-request and of each write. If all connections are in use, further clients receive 503.
+Each connection carries one request. Everything is limited: connections, heads, bodies, the time of a request,
+and that of each write, in each of its steps and in total. If all connections are in use, further clients
+receive 503.
 """
 
 import json
@@ -23,6 +24,11 @@ REQUEST_S = 10.0
 """Timeout for receiving a request, in seconds."""
 WRITE_S = 5.0
 """A peer that accepts no bytes for this long, in seconds, is disconnected."""
+WRITE_TOTAL_S = 60.0
+"""A peer that has not accepted a whole page or event after this time, in seconds, is disconnected.
+
+Otherwise, a peer that accepts one byte at a time would hold the page and its connection for hours.
+"""
 RECEIVE_BYTES = 4096
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 4 * 1024
@@ -61,7 +67,7 @@ class ConsolePage:
 
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Sends bytes to the peer, waiting at most `WRITE_S`. Raises `ConnectionLost`."""
+"""Sends bytes to the peer, within `WRITE_S` and `WRITE_TOTAL_S`. Raises `ConnectionLost`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +231,18 @@ def _parse_request(head: h11.Request, body: bytes, peer: str) -> Request:
 
 
 async def _send_all(connection: Connection, data: bytes) -> None:
-    """Send all bytes. Raises `ConnectionLost`, also if the peer has not accepted all within `WRITE_S`."""
+    """Send all bytes. Raises `ConnectionLost`, also if the peer exceeds `WRITE_S` or `WRITE_TOTAL_S`."""
     unsent = memoryview(data)
+    ends_at = trio.current_time() + WRITE_TOTAL_S
     with trio.move_on_after(WRITE_S) as scope:
         while unsent:
-            unsent = unsent[connection.try_send([unsent]) :]
+            accepted = connection.try_send([unsent])
+            unsent = unsent[accepted:]
+            if accepted:
+                scope.deadline = min(trio.current_time() + WRITE_S, ends_at)
             if unsent:
                 await connection.wait_writable()
     if scope.cancelled_caught:
-        raise ConnectionLost(f"{connection.peer} has accepted no bytes for {WRITE_S:g} s")
+        raise ConnectionLost(
+            f"{connection.peer} accepted no bytes for {WRITE_S:g} s, or not all within {WRITE_TOTAL_S:g} s"
+        )

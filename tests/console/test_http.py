@@ -15,6 +15,7 @@ from distributedlog.console.http import (
     CONNECTIONS_MAX,
     REQUEST_S,
     WRITE_S,
+    WRITE_TOTAL_S,
     ConsolePage,
     EventStreamResponse,
     Request,
@@ -27,6 +28,9 @@ from distributedlog.runtime.interfaces.errors import ConnectionLost, QuorumUnrea
 from distributedlog.runtime.interfaces.host import Connection
 
 from ..runtime.pipe import PipeNetwork
+
+
+LARGE = bytes(2**20)
 
 
 class Door:
@@ -42,6 +46,8 @@ class Door:
         self.asked.append(request)
         if request.path == "/broken":
             raise RuntimeError("a defect")
+        if request.path == "/large":
+            return ConsolePage(200, LARGE)
         if request.path != "/stream":
             return as_page(200, {"path": request.path, **request.query})
         return EventStreamResponse(self._count)
@@ -171,6 +177,40 @@ async def test_who_takes_nothing_is_hung_up_on_and_nothing_gathers_for_him(
         assert door.streams == 0
         await trio.sleep(WRITE_S + 60)
         assert door.sent == taken
+
+
+async def _read_slowly(door: Door, bytes_per_read: int, pause_s: float) -> tuple[int, float]:
+    """Return the bytes of a large page, and the seconds, that a slow viewer receives."""
+    connection = await door.dial()
+    started_at, size = trio.current_time(), 0
+    buffer = memoryview(bytearray(bytes_per_read))
+    await _send(connection, b"GET /large HTTP/1.1\r\nHost: n\r\n\r\n")
+    with suppress(ConnectionLost):
+        while count := await connection.receive_into(buffer):
+            size += count
+            await trio.sleep(pause_s)
+    return size, trio.current_time() - started_at
+
+
+async def test_a_slow_viewer_that_reads_on_receives_a_large_page(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The whole page had to be accepted within the time of one step."""
+    async with _door() as door:
+        size, took_s = await _read_slowly(door, 128 * 1024, 0.3 * WRITE_S)
+
+    assert size > len(LARGE)
+    assert took_s > 2 * WRITE_S
+
+
+async def test_a_viewer_that_reads_too_slowly_is_disconnected(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with _door() as door:
+        size, _ = await _read_slowly(door, 1024, 1.0)
+
+    buffered = 64 * 1024  # by the pipe
+    assert buffered + WRITE_S * 1024 < size <= buffered + WRITE_TOTAL_S * 1024
 
 
 async def test_who_hangs_up_ends_his_stream_at_once(autojump_clock: trio.testing.MockClock) -> None:
