@@ -451,8 +451,10 @@ def _txids(fields: Fields) -> Any:
 
 
 def _payload(fields: Fields) -> bytes:
+    if "payload" not in fields:
+        raise InvalidRequest("payload is missing")
     try:
-        return b64decode(fields.get("payload", ""), validate=True)
+        return b64decode(fields["payload"], validate=True)
     except (binascii.Error, ValueError):
         raise InvalidRequest("payload is not base64") from None
 

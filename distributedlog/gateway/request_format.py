@@ -18,6 +18,7 @@ This layout has no keys and headers, so an answer with a record that has any is 
 """
 
 import json
+import re
 import struct
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
@@ -46,6 +47,7 @@ NUMBER_MAX = (1 << 64) - 1
 TIME_MAX = 1 << 62
 SHOWN_CHARS = 60
 
+_SECONDS = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _HEAD = struct.Struct("<IIQQqQ")
 _KEYED = struct.Struct("<iI")
 _LENGTHS = struct.Struct("<II")
@@ -169,7 +171,9 @@ def _parse_line(number: int, line: bytes) -> tuple[Any, int | None]:
     payload = _bytes_of(number, value, "payload")
     has_key = value.get("key") is not None or value.get("key_base64") is not None
     key = _bytes_of(number, value, "key") if has_key else None
-    headers = value.get("headers") or []
+    headers = value.get("headers")
+    if headers is None:
+        headers = []
     if not isinstance(headers, list) or not all(
         isinstance(header, dict) and header.keys() <= _HEADER_FIELDS for header in headers
     ):
@@ -354,10 +358,7 @@ def parse_flag(field: str, text: str) -> bool:
 
 def parse_seconds(field: str, text: str, maximum: float) -> float:
     """Parse seconds, with fractions. Raises `InvalidRequest`."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
+    value = float(text) if _SECONDS.fullmatch(text) else -1.0
     if not 0 <= value <= maximum:
         raise InvalidRequest(
             f"{field} is seconds from 0 to {maximum:g}, not {text[:SHOWN_CHARS]!r}"

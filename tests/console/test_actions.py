@@ -341,10 +341,15 @@ async def test_a_record_is_appended_at_the_end(autojump_clock: MockClock) -> Non
         last = await it.namespace.open_log("orders").last_record()
         assert (status, answer["done"]) == (200, f"appended {last.dlsn}")
         assert (last.txid, last.payload) == (77, b"\x00\xff")
-        for wrong in ({"payload": "?"}, {"txid": "-1"}, {"txid": "²"}):
-            fields = {"log": "orders", "payload": payload, **wrong}
-            effect = await page.effect("append", log="orders")
-            assert (await page.post("append", {**fields, **effect["bound"]}))[0] == 400
+        wrong_fields: tuple[dict[str, Any], ...] = (
+            {"payload": "?"}, {"payload": 0}, {"payload": None}, {"txid": "-1"}, {"txid": "²"}, {"txid": 7},
+            {"key": 0}, {"key": []}, {"incarnation": False},
+        )  # fmt: skip
+        effect = await page.effect("append", log="orders")
+        fields: dict[str, Any] = {"log": "orders", **effect["bound"]}
+        assert (await page.post("append", fields))[0] == 400, "without a payload"
+        for wrong in wrong_fields:
+            assert (await page.post("append", {**fields, "payload": payload, **wrong}))[0] == 400
         assert len(await everything(it.namespace.open_log("orders"))) == 11
 
 

@@ -29,7 +29,6 @@ from distributedlog.runtime.interfaces.host import Connection
 
 from ..runtime.pipe import PipeNetwork
 
-
 LARGE = bytes(2**20)
 
 

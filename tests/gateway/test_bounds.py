@@ -32,6 +32,7 @@ from distributedlog.gateway.request_format import (
     ProducerRef,
     SubmittedRecords,
     is_json_lines,
+    parse_seconds,
     records_of,
 )
 from distributedlog.gateway.request_guard import (
@@ -555,6 +556,16 @@ async def test_answers_have_what_the_description_says() -> None:
         '"\\ud800"',
         '{"payload": "a", "key": 1}',
         '{"payload": "a", "key": "", "key_base64": ""}',
+        '{"payload": "a", "key": false}',
+        '{"payload": "a", "txid": 1.0}',
+        '{"payload": "a", "txid": "1"}',
+        '{"payload": "a", "txid": false}',
+        '{"payload": "a", "headers": 0}',
+        '{"payload": "a", "headers": false}',
+        '{"payload": "a", "headers": ""}',
+        '{"payload": "a", "headers": {}}',
+        '{"payload": "a", "headers": [[]]}',
+        '{"payload": "a", "headers": [{"name": 0, "value": "b"}]}',
         '{"payload": "a", "headers": {"name": "a", "value": "b"}}',
         '{"payload": "a", "headers": [{"name": "a"}]}',
         '{"payload": "a", "headers": [{"name": "a", "value": "b", "more": 1}]}',
@@ -567,6 +578,51 @@ async def test_answers_have_what_the_description_says() -> None:
 def test_a_line_that_is_no_record_is_refused(line: str) -> None:
     with pytest.raises(InvalidRequest):
         records_of(True, line.encode("latin-1"), None, 10)
+
+
+@pytest.mark.parametrize("line", ["[]", "null"])
+def test_a_record_without_headers_may_say_so(line: str) -> None:
+    records = records_of(True, b'{"payload": "a", "headers": %s}' % line.encode(), None, 10)
+    assert records.payloads == [b"a"]
+
+
+@pytest.mark.parametrize("text", ["", "nan", "-1", "31", "inf", "1_0", " 1", "\u0661", "0x1", "1s"])
+def test_a_text_that_is_no_number_of_seconds_is_refused(text: str) -> None:
+    """`float` accepts more texts than a number of seconds has."""
+    with pytest.raises(InvalidRequest):
+        parse_seconds("wait_s", text, 30.0)
+
+
+def test_seconds_may_have_fractions() -> None:
+    assert [parse_seconds("wait_s", text, 30.0) for text in ("0", "30", "0.5", ".5", "1e1")] == [
+        0, 30, 0.5, 0.5, 10,
+    ]  # fmt: skip
+
+
+WRONG_TYPES: tuple[Any, ...] = (0, 1, True, False, "x", [], {}, None, 1.5)
+
+
+async def test_a_field_of_a_wrong_type_is_an_invalid_request() -> None:
+    async with alone() as (_, one):
+        requests = [("PUT", "/v1/logs/new", "txids", value) for value in WRONG_TYPES]
+        requests += [("PUT", "/v1/logs/new", "durability", value) for value in WRONG_TYPES]
+        requests += [
+            ("PUT", "/v1/logs/new", "config", value)
+            for value in WRONG_TYPES
+            if value not in ({}, None)
+        ]
+        requests += [
+            ("POST", "/v1/logs/a/producers", "name", value) for value in WRONG_TYPES if value != "x"
+        ]
+        client = await one.client()
+        for method, path, field, value in requests:
+            answer = await client.ask(method, path, json.dumps({field: value}))
+            found = (answer.status, answer.json["error"]["name"])
+            assert found == (400, "InvalidRequest"), (field, value)
+        for body in ("0", "[]", "false", '""', "null"):
+            assert (await client.ask("PUT", "/v1/logs/new", body)).status == 400, body
+        assert (await client.ask("GET", "/v1/logs/new")).status == 404
+        await client.close()
 
 
 @pytest.mark.parametrize(
