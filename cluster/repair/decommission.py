@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from contextlib import suppress
 from dataclasses import dataclass
 
+import trio
+
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.bookie_registration import BookieRegistration
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
@@ -173,6 +175,22 @@ async def decommission_status(
         asked=await metadata.get(keys.leaving_key(bookie)) is not None,
         waiting=tuple(waiting),
     )
+
+
+async def count_ledgers(metadata: Metadata, bookie: str, *, until: float) -> tuple[int, bool]:
+    """Return the number of ledgers whose records list a bookie, and whether all of them were counted.
+
+    Args:
+        metadata: The metadata store.
+        bookie: The ID of the bookie.
+        until: The time of trio's clock after which no further ledgers are counted.
+    """
+    ledgers = 0
+    with trio.move_on_at(until):
+        async for _ in Scan(metadata, keys.bookie_ledgers_prefix(bookie)):
+            ledgers += 1
+        return ledgers, True
+    return ledgers, False
 
 
 async def _copy_targets(metadata: Metadata) -> dict[str, bool]:

@@ -31,7 +31,7 @@ from ..cluster.coordination.repair_settings import (
     change_repair_settings,
     read_repair_settings,
 )
-from ..cluster.repair.decommission import cancel_decommission, decommission_status, find_bookie
+from ..cluster.repair.decommission import cancel_decommission, count_ledgers, find_bookie
 from ..cluster.status.bookie_names import bookie_names
 from ..cluster.status.safe_to_stop import decommission
 from ..log.format.dlsn import DLSN
@@ -57,6 +57,9 @@ from .cluster_state import cut
 ACTION_S = 30.0
 """Timeout of a change, in seconds. Afterwards its outcome is unknown."""
 EFFECT_S = 5.0
+"""Timeout of an effect, in seconds."""
+COUNT_S = 3.0
+"""Time for a number in an effect, in seconds. Afterwards it is a lower limit, or unknown."""
 FIELD_CHARS_MAX = 48 * 1024
 """Maximum number of characters of a field; for a payload in base64, 36 KiB."""
 SUBJECT_CHARS_MAX = 300
@@ -292,7 +295,9 @@ class _LogActions:
         handle = self._namespace().open_log(name)
         bound = await self._incarnation(name)
         dlsn = await target.resolve(handle)
-        records = await records_before(handle, dlsn)
+        records: int | None = None
+        with trio.move_on_after(COUNT_S):
+            records = await records_before(handle, dlsn)
         passed = await positions_before(handle, dlsn)
         sentences = [
             truncate_effect(name, target),
@@ -309,12 +314,16 @@ class _LogActions:
         return f"truncated to {await truncate_log(self._bound_log(fields), target)}"
 
     async def _delete_effect(self, fields: Fields) -> Effect:
-        name = _required(fields, "log")
-        bound = await self._incarnation(name)
-        snapshot = await self._namespace().open_log(name).snapshot(limit=1)
-        sentences = [delete_effect(name), _deleted(snapshot.records)]
-        if snapshot.owner:
-            sentences.append(f"Writer {snapshot.owner} has the log: the deletion is refused")
+        namespace, name = self._namespace(), _required(fields, "log")
+        log_id = await namespace.resolve_name(name)
+        records: int | None = None
+        with trio.move_on_after(COUNT_S):
+            records = (await namespace.open_log(name).snapshot(limit=1)).records
+        sentences = [delete_effect(name), _deleted(records)]
+        owner = await lock_owner(namespace.metadata, log_id)
+        if owner is not None:
+            sentences.append(f"Writer {owner} has the log: the deletion is refused")
+        bound = {"incarnation": incarnation_text(log_id)}
         return Effect((*sentences, NO_WAY_BACK), bound, typed=name)
 
     async def _delete(self, fields: Fields) -> str:
@@ -365,12 +374,13 @@ class _ClusterActions:
         }
 
     async def _decommission_effect(self, fields: Fields) -> Effect:
+        until = trio.current_time() + COUNT_S
         bookie, label = await self._bookie(fields)
-        progress = await decommission_status(self._metadata, bookie)
+        copied = _copied(*await count_ledgers(self._metadata, bookie, until=until))
         return Effect(
             (
                 f"decommission bookie {label}",
-                f"It becomes read-only, and {progress.ledgers:,} ledgers are copied to other bookies",
+                f"It becomes read-only, and {copied} to other bookies",
                 "When no ledger needs it, it is removed from the cluster for good",
             ),
             {"bookie": bookie},
@@ -438,8 +448,20 @@ def _required(fields: Fields, name: str) -> str:
     return value
 
 
-def _deleted(records: int) -> str:
+def _deleted(records: int | None) -> str:
+    if records is None:
+        return "an unknown number of records is deleted"
     return f"{records:,} record{' is' if records == 1 else 's are'} deleted"
+
+
+def _copied(ledgers: int, is_complete: bool) -> str:
+    if is_complete:
+        return f"{ledgers:,} ledger{' is' if ledgers == 1 else 's are'} copied"
+    return (
+        f"at least {ledgers:,} ledgers are copied"
+        if ledgers
+        else "an unknown number of ledgers is copied"
+    )
 
 
 def _durability(fields: Fields) -> Any:

@@ -19,7 +19,7 @@ from distributedlog.console.access_guard import (
     SESSIONS_MAX,
     AccessGuard,
 )
-from distributedlog.console.actions import FIELD_CHARS_MAX, ConsoleActions
+from distributedlog.console.actions import COUNT_S, FIELD_CHARS_MAX, ConsoleActions
 from distributedlog.console.cluster_state import ClusterState
 from distributedlog.console.http import ConsolePage, Request
 from distributedlog.console.server import Console
@@ -29,6 +29,7 @@ from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.segments.log_deletion import delete_log
+from distributedlog.metadata.model.interface import RangePage
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.interfaces.errors import (
     InvalidRequest,
@@ -39,6 +40,7 @@ from distributedlog.runtime.interfaces.errors import (
 from distributedlog.runtime.protocol.frames import pack
 from tests.log.conftest import World
 from tests.log.records import everything, put
+from tests.metadata.local_metadata import LocalMetadata
 
 TOKEN = "a-token-that-nobody-guesses"
 HOST = "127.0.0.1:8490"
@@ -429,6 +431,22 @@ async def test_a_change_is_bound_to_the_log_that_was_confirmed(
         assert (await page.post(action, unbound))[0] == 400
 
 
+@pytest.mark.parametrize(("action", "fields"), [("delete", {}), ("truncate", {"to": "1.4.0"})])
+async def test_an_effect_has_an_unknown_number_of_records_while_no_bookie_answers(
+    autojump_clock: MockClock, action: str, fields: dict[str, str]
+) -> None:
+    async with shown() as it:
+        page = await it.page()
+        async with it.namespace.open_log("orders").open_writer() as writer:
+            await writer.write(b"in the open segment")
+            it.world.ledgers.read_s = 60.0
+            effect = await page.effect(action, log="orders", **fields)
+            it.world.ledgers.read_s = 0.0
+
+        assert "an unknown number of records is deleted" in effect["sentences"][1]
+        assert "incarnation" in effect["bound"]
+
+
 async def test_a_deletion_never_deletes_a_later_log_of_the_name(autojump_clock: MockClock) -> None:
     async with shown() as it:
         namespace = it.namespace
@@ -453,7 +471,7 @@ async def test_a_deletion_requires_the_name_and_refuses_a_log_with_a_writer(
         status, answer = await page.confirm("delete", log="orders")
 
         assert (status, answer["done"]) == (200, "deleted orders")
-        assert (await page.post("delete", {"log": "orders", **effect["bound"]}))[0] == 404
+        assert (await page.post("delete", {"log": "orders", **effect["bound"]}))[0] == 410
         assert "LogNotFound" in (await page.effect("delete", log="orders"))["error"]
 
 
@@ -491,6 +509,49 @@ async def test_a_decommission_that_stops_writes_requires_a_second_confirmation(
         assert await it.world.metadata.get(keys.leaving_key("b3")) is None
         assert (await page.post("decommission", {"bookie": "b4", "force": "yes"}))[0] == 400
         assert "UnknownBookie" in (await page.effect("decommission", bookie=MARKUP))["error"]
+
+
+class SlowPages(LocalMetadata):
+    """Each page of the ledgers of a bookie takes ``page_s`` seconds."""
+
+    page_s = 0.0
+
+    async def range(self, start: bytes, end: bytes, *, limit: int = 1000) -> RangePage:
+        if start.startswith(keys.ON_PREFIX):
+            await trio.sleep(self.page_s)
+        return await super().range(start, end, limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "page_s", "words"),
+    [
+        (0, 0.0, "0 ledgers are copied"),
+        (1, 0.0, "1 ledger is copied"),
+        (1500, 0.0, "1,500 ledgers are copied"),
+        (2500, 0.4 * COUNT_S, "at least 2,000 ledgers are copied"),
+        (2500, 60.0, "an unknown number of ledgers is copied"),
+    ],
+)
+async def test_the_effect_of_a_decommission_has_no_wrong_number_of_ledgers(
+    autojump_clock: MockClock, ledgers: int, page_s: float, words: str
+) -> None:
+    """A count that took longer than an effect may take left no effect, and so no decommission."""
+    metadata = SlowPages()
+    metadata.page_s = page_s
+    cookie = pack({"label": "one", "incarnation": 1})
+    await metadata.transact(Transaction((), (Put(keys.cookie_key("b1"), cookie),)))
+    for first in range(0, ledgers, 100):
+        puts = [
+            Put(keys.bookie_ledger_key("b1", number), b"")
+            for number in range(first, min(first + 100, ledgers))
+        ]
+        await metadata.transact(Transaction((), tuple(puts)))
+    slow: Any = metadata
+    actions = ConsoleActions(lambda: None, slow, wall_ms=lambda: 0, user="", random_text=lambda: "")
+    effect = await actions.effect("decommission", {"bookie": "b1"})
+
+    assert words in effect["sentences"][1]
+    assert (effect["bound"], effect["typed"]) == ({"bookie": "b1"}, "one")
 
 
 async def test_repair_is_paused_for_a_time_and_resumed(autojump_clock: MockClock) -> None:
