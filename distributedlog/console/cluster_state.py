@@ -33,7 +33,7 @@ from ..runtime.interfaces.errors import (
 )
 from ..runtime.schedule.work_failures import WorkFailures
 from .node_connections import NodeLinks
-from .rate_history import PointHistory, RateHistory
+from .rate_history import PointHistory, RateHistory, SampleClock
 from .record_rate import RecordRate
 from .suggested_command import command_for
 
@@ -78,8 +78,9 @@ class ClusterState:
         self._metadata = metadata
         self._where = where
         self._wall_ms = wall_ms
+        self._sample_time = sample_time(wall_ms)
         self._rates = RateHistory()
-        self._records = RecordRate(namespace)
+        self._records = RecordRate(namespace, self._sample_time)
         self._records_s: float | None = None
         self._status_cache = StatusCache()
         self._history = PointHistory()
@@ -113,15 +114,15 @@ class ClusterState:
         proxies = [] if cluster_status["logs"] is None else await self._proxies()
         addresses = [row["address"] for row in (*shown_bookies, *members) if row["address"]]
         addresses += [address for _, address in proxies if address]
-        started_at = self._polled_at = trio.current_time()
+        started_at, self._polled_at = trio.current_time(), self._sample_time()
         infos = await self._query_infos(addresses)
+        self.waited_s += trio.current_time() - started_at
         for old_address in self._answered_at.keys() - set(addresses):
             del self._answered_at[old_address]
-        now = self._polled_at = trio.current_time()
+        now = self._polled_at = self._sample_time()
         if cluster_status["logs"] is not None:
             self._addresses = {row["id"]: row["address"] for row in shown_bookies if row["address"]}
             self._addresses_at = now
-        self.waited_s += now - started_at
         rows = [self._bookie_row(row, infos, now) for row in shown_bookies]
         mark_slow(rows)
         rows.sort(key=is_well)
@@ -157,37 +158,37 @@ class ClusterState:
 
     def points(self, newest: int | None = None) -> list[dict[str, Any]]:
         """Return the newest intervals for the charts, or all; see `PointHistory.points`."""
-        return self._history.points(trio.current_time(), self._wall_ms(), newest)
+        return self._history.points(self._sample_time(), self._wall_ms(), newest)
 
     async def run(self) -> None:
         """Sample the figures of the charts until cancelled, also without a viewer."""
         await WorkFailures().keep_running("the console's samples", self._sample_all)
 
     async def _sample_all(self) -> None:
-        records_at = trio.current_time()
+        records_at = self._sample_time()
         while True:
-            started_at = trio.current_time()
+            started_at, begin = trio.current_time(), self._sample_time()
             step_s = max(SAMPLE_S, len(self._addresses) / SAMPLED_NODES_S)
-            if started_at - self._polled_at >= VIEWER_GONE * SAMPLE_S and (
-                started_at - self._sampled_at >= step_s
+            if begin - self._polled_at >= VIEWER_GONE * SAMPLE_S and (
+                begin - self._sampled_at >= step_s
             ):
                 await self._sample_bookies()
             self._records_s = await self._records.measure()
-            now = trio.current_time()
+            now = self._sample_time()
             self._history.add(records_at, now, {"records_s": self._records_s})
             records_at = now
-            await trio.sleep_until(max(started_at + SAMPLE_S, now + SAMPLE_S / 2))
+            await trio.sleep_until(max(started_at + SAMPLE_S, trio.current_time() + SAMPLE_S / 2))
 
     async def _sample_bookies(self) -> None:
-        if trio.current_time() - self._addresses_at >= ADDRESSES_S:
+        if self._sample_time() - self._addresses_at >= ADDRESSES_S:
             with trio.move_on_after(INFO_S), suppress(DistributedLogError):
                 bookie_rows = await bookies(self._metadata, self._metadata.listener)
                 self._addresses = {
                     row["id"]: row["address"] for row in bookie_rows[:ROWS_MAX] if row["address"]
                 }
-            self._addresses_at = trio.current_time()
+            self._addresses_at = self._sample_time()
         infos = await self._query_infos(list(self._addresses.values()))
-        now = trio.current_time()
+        now = self._sample_time()
         self._add_sample(
             [
                 self._bookie_rates(bookie_id, infos.get(address, {}), now)
@@ -232,7 +233,7 @@ class ClusterState:
                     infos[address] = await self._nodes.info(address, timeout_s=INFO_S)
                 except DistributedLogError:
                     return
-            self._answered_at[address] = trio.current_time()
+            self._answered_at[address] = self._sample_time()
 
         # Locked, because a node has one request at a time (`NodeLinks.info`).
         async with self._querying, trio.open_nursery() as nursery:
@@ -400,6 +401,12 @@ async def sampled_state(
         nursery.start_soon(state.run)
         yield state
         nursery.cancel_scope.cancel()
+
+
+def sample_time(wall_ms: Callable[[], int]) -> Callable[[], float]:
+    """Return a function that reads a new `SampleClock`."""
+    clock = SampleClock()
+    return lambda: clock.time_s(trio.current_time(), wall_ms() / 1000)
 
 
 def is_in_limbo(info: Mapping[str, Any]) -> bool:

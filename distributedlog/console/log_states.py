@@ -13,7 +13,7 @@ from ..log.interfaces.log_names import check_log_name
 from ..log.namespace import Namespace
 from ..metadata.model.interface import Scan
 from ..runtime.interfaces.errors import CorruptData, DistributedLogError, UnsupportedFormat
-from .cluster_state import cut
+from .cluster_state import cut, sample_time
 from .rate_history import RateHistory
 
 LOGS_SHOWN = 50
@@ -38,6 +38,7 @@ class LogList:
         self._prefix = prefix
         self._after = after_name
         self._rates = RateHistory()
+        self._sample_time = sample_time(namespace.wall_ms)
 
     async def poll(self) -> dict[str, Any]:
         """Return the state. Raises `QuorumUnreachable`. The error of one log is part of its row."""
@@ -75,7 +76,7 @@ class LogList:
         counters = {"records": float(snapshot.end_sequence_id)}
         if state.bytes_total >= 0:
             counters["bytes"] = float(state.bytes_total + in_progress)
-        rates = self._rates.rates(name, trio.current_time(), counters)
+        rates = self._rates.rates(name, self._sample_time(), counters)
         return {
             "records": snapshot.records,
             "bytes": size,
@@ -96,6 +97,7 @@ class LogDetail:
         self._name = check_log_name(name)
         self._labels = labels
         self._rates = RateHistory()
+        self._sample_time = sample_time(namespace.wall_ms)
 
     async def poll(self) -> dict[str, Any]:
         """Return the state. Raises `LogNotFound`, `QuorumUnreachable` or `LedgerStateUnknown`."""
@@ -122,7 +124,7 @@ class LogDetail:
                     bookies[bookie] = self._labels.get(bookie, bookie[:8])
             segment["missing"] = missing.get(segment["ledger"], [])
         rates = self._rates.rates(
-            "log", trio.current_time(), {"records": float(log_row["records"])}
+            "log", self._sample_time(), {"records": float(log_row["records"])}
         )
         return log_row | {
             "owner": cut(log_row["owner"], 100) if log_row["owner"] else None,

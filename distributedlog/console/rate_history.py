@@ -1,7 +1,7 @@
 """Compute rates per second from increasing counters, and keep those of the last hour for charts (pure).
 
-Times are of the caller's monotonic clock, never wall time. If a counter decreases, the node has restarted.
-Then there is no rate instead of a negative one (H263, H264).
+Times are those of a `SampleClock`, never wall time. If a counter decreases, the node has restarted. Then
+there is no rate instead of a negative one (H263, H264).
 """
 
 from collections import deque
@@ -26,6 +26,31 @@ RESOLUTIONS = ((1.0, 300), (10.0, 360))
 """Length of an interval in seconds, and the number of intervals: five minutes, and an hour."""
 SAMPLE_S_MAX = 15.0
 """A sample that covers more seconds is a gap, because its mean would hide what happened."""
+SUSPENSION_S_MIN = 1.0
+"""If the wall clock advances this much more than the monotonic clock, in seconds, the latter was stopped."""
+
+
+class SampleClock:
+    """Monotonic time that includes the time in which the machine was suspended.
+
+    The monotonic clock stops while the machine is suspended, and the counters of other machines do not.
+    Without this time, rates would be too high, and older points would be shown too late, joined to new ones.
+    If the wall clock is set forward by hand, this is also treated as a suspension. If it is set back, nothing
+    changes.
+    """
+
+    def __init__(self) -> None:
+        self._suspended_s = 0.0
+        self._last: tuple[float, float] | None = None
+
+    def time_s(self, now: float, wall_s: float) -> float:
+        """Return the time in seconds. ``now`` is the time of the monotonic clock."""
+        if self._last is not None:
+            skipped_s = (wall_s - self._last[1]) - (now - self._last[0])
+            if skipped_s >= SUSPENSION_S_MIN:
+                self._suspended_s += skipped_s
+        self._last = now, wall_s
+        return now + self._suspended_s
 
 
 class RateHistory:
@@ -41,8 +66,10 @@ class RateHistory:
     ) -> Mapping[str, float | None]:
         """Return the rates per second since the previous sample.
 
-        A rate is None if there is no previous sample or the source has restarted.
+        A rate is None if there is no previous sample, or only one before `FORGET_S`, or if the source has
+        restarted.
         """
+        self._forget(now)
         previous = self._samples.get(key)
         if previous is not None and now - previous[0] < BETWEEN_SAMPLES_S:
             return self._rates[key]
@@ -53,7 +80,6 @@ class RateHistory:
             for name, value in counters.items():
                 if name in previous[1]:
                     rates[name] = (value - previous[1][name]) / (now - previous[0])
-        self._forget(now)
         self._samples[key], self._rates[key] = (now, dict(counters)), rates
         return rates
 

@@ -24,9 +24,19 @@ READ_S = 2.0
 class RecordRate:
     """Records per second of all logs of a namespace. For one task at a time."""
 
-    def __init__(self, namespace: Callable[[], Namespace | None]) -> None:
-        """``namespace`` returns None until a quorum has answered."""
+    def __init__(
+        self,
+        namespace: Callable[[], Namespace | None],
+        sample_time: Callable[[], float] = trio.current_time,
+    ) -> None:
+        """Create a meter.
+
+        Args:
+            namespace: Returns None until a quorum has answered.
+            sample_time: Returns the time of a `SampleClock`.
+        """
         self._namespace = namespace
+        self._sample_time = sample_time
         self._due: dict[str, float] = {}
         """Log to the time at which it is read next."""
         self._is_known = False
@@ -68,10 +78,9 @@ class RecordRate:
             snapshot = await namespace.open_log(name).snapshot(limit=1)
         except DistributedLogError:
             return
-        now = trio.current_time()
         counters = {"records": float(snapshot.end_sequence_id)}
-        rate = self._counts.rates(name, now, counters)["records"]
+        rate = self._counts.rates(name, self._sample_time(), counters)["records"]
         if rate is None:  # it was read once: the next read gives the rate
-            self._due[name] = now
+            self._due[name] = trio.current_time()
         else:
             self._rates[name] = rate

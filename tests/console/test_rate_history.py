@@ -7,12 +7,14 @@ import pytest
 
 from distributedlog.console.cluster_state import cut, mark_slow, number
 from distributedlog.console.rate_history import (
+    FORGET_S,
     RESOLUTIONS,
     SAMPLE_S_MAX,
     SERIES,
     WINDOW_S,
     PointHistory,
     RateHistory,
+    SampleClock,
 )
 from distributedlog.console.suggested_command import command_for
 from distributedlog.runtime.declarations.health_conditions import Code, HealthCondition, Severity
@@ -185,6 +187,32 @@ def test_a_sample_over_a_long_time_is_a_gap() -> None:
     history.add(20.0, 20.0, {"records_s": 1.0})
 
     assert [ring["rows"] for ring in history.points(20.0, 20_000)] == [[], []]
+
+
+def test_time_of_samples_goes_on_while_the_monotonic_clock_stands_still() -> None:
+    clock = SampleClock()
+    assert clock.time_s(100.0, 1000.0) == 100.0
+    assert clock.time_s(101.0, 1001.5) == 101.0, "the wall clock is adjusted"
+    assert clock.time_s(102.0, 1602.5) == 702.0, "ten minutes in suspension"
+    assert clock.time_s(103.0, 1603.5) == 703.0
+
+
+def test_time_of_samples_does_not_follow_a_wall_clock_that_is_set_back() -> None:
+    clock = SampleClock()
+    times = [
+        clock.time_s(now, wall_s) for now, wall_s in ((1.0, 5000.0), (2.0, 1000.0), (3.0, 1001.0))
+    ]
+
+    assert times == [1.0, 2.0, 3.0]
+
+
+def test_a_source_that_was_not_sampled_for_long_has_no_rate() -> None:
+    """The mean of hours would be shown as the present rate."""
+    rates = RateHistory()
+    rates.rates("b1", 0.0, {"bytes": 0})
+
+    assert rates.rates("b1", FORGET_S + 1, {"bytes": 10**9}) == {"bytes": None}
+    assert rates.rates("b1", FORGET_S + 2, {"bytes": 10**9 + 5}) == {"bytes": 5.0}
 
 
 def test_figures_that_are_sampled_at_different_times_share_their_intervals() -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,13 +26,16 @@ class Nodes:
     def __init__(self) -> None:
         self.asked = Counter[str]()
         self.silent = set[str]()
+        self.counted_s = 0
+        """Seconds for which they counted while trio's clock stood still."""
 
     async def info(self, address: str, *, timeout_s: float) -> dict[str, Any]:
         self.asked[address] += 1
         if address in self.silent:
             await trio.sleep(timeout_s)
             raise RequestTimeout(address)
-        return {"payload_bytes": round(100 * trio.current_time()), "entries": 5, "read_bytes": 0}
+        counted_s = self.counted_s + trio.current_time()
+        return {"payload_bytes": round(100 * counted_s), "entries": 5, "read_bytes": 0}
 
 
 async def _registered(bookies: int) -> Any:
@@ -122,6 +126,39 @@ async def test_a_silent_bookie_takes_no_samples_of_the_others(
     rows = _seconds(state)
     assert len(rows) > 25
     assert {row[3] for row in rows} == {100.0}
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("skipped_s", [20, 200])
+async def test_a_suspended_console_has_a_gap_and_no_peak(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, nodes: Nodes, skipped_s: int
+) -> None:
+    """The monotonic clock stopped, the counters did not: old points moved, and were joined to new ones."""
+    skipped = 0
+    state: Any = ClusterState(
+        nodes,  # type: ignore[arg-type]
+        await _registered(2),
+        "uri",
+        lambda: round((1_000_000 + skipped + trio.current_time()) * 1000),
+    )
+    nursery.start_soon(state.run)
+    await trio.sleep(30.25)
+    before = state.points()[0]
+    skipped = skipped_s
+    nodes.counted_s += skipped_s
+    await trio.sleep(30)
+    after = state.points()[0]
+
+    def times(points: Any) -> list[float]:
+        return [points["base_ms"] / 1000 + row[0] for row in points["rows"]]
+
+    old, new = times(before), times(after)
+    assert new[: len(old)] == old, "they keep their times"
+    gaps = [later - earlier for earlier, later in pairwise(new) if later - earlier > 1]
+    assert len(gaps) == 1
+    assert skipped_s < gaps[0] < skipped_s + 4
+    assert len(new) >= 55
+    assert {row[3] for row in after["rows"]} == {200.0}, "and no rate is above the real one"
     nursery.cancel_scope.cancel()
 
 

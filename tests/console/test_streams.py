@@ -1,5 +1,6 @@
 """Streams of states are bounded, of all and of one browser, however many come at once (H260)."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ class Browsers:
         sessions = iter(range(count))
         guard = AccessGuard(TOKEN, 8490, (), lambda: f"s{next(sessions)}")
         look: Any = Looks()
-        namespace: Any = object()
+        namespace: Any = SimpleNamespace(wall_ms=lambda: 0)
         self.console = Console(look, look, lambda: namespace, guard)
         for _ in range(count):
             guard.open_session(
