@@ -90,6 +90,8 @@ class ClusterState:
         self._polled_at = -float("inf")
         self._addresses: dict[str, str] = {}
         """Bookie ID to address, of the bookies to sample."""
+        self._registered = 0
+        """The number of registered bookies when `_addresses` was read."""
         self._addresses_at = -float("inf")
         self._answered_at: dict[str, float] = {}
         """Address to the time of the last figures of this node."""
@@ -110,6 +112,7 @@ class ClusterState:
             cluster_status["bookies"], key=lambda row: (row["state"] == "up", row["label"])
         )
         self.labels = {row["id"]: cut(row["label"], 64) for row in bookies[: 10 * ROWS_MAX]}
+        registered = sum(row["address"] is not None for row in bookies)
         shown_bookies, members = bookies[:ROWS_MAX], cluster_status["metadata"][:ROWS_MAX]
         proxies = [] if cluster_status["logs"] is None else await self._proxies()
         addresses = [row["address"] for row in (*shown_bookies, *members) if row["address"]]
@@ -122,7 +125,7 @@ class ClusterState:
         now = self._polled_at = self._sample_time()
         if cluster_status["logs"] is not None:
             self._addresses = {row["id"]: row["address"] for row in shown_bookies if row["address"]}
-            self._addresses_at = now
+            self._addresses_at, self._registered = now, registered
         rows = [self._bookie_row(row, infos, now) for row in shown_bookies]
         mark_slow(rows)
         rows.sort(key=is_well)
@@ -131,7 +134,7 @@ class ClusterState:
         return {
             "where": self._where,
             "now_ms": self._wall_ms(),
-            "rates": self._add_sample(rows, now) | {"records_s": self._records_s},
+            "rates": self._add_sample(rows, registered, now) | {"records_s": self._records_s},
             "points": self.points(NEWEST_POINTS),
             "health": cluster_status["health"],
             "healthy": cluster_status["healthy"],
@@ -186,6 +189,7 @@ class ClusterState:
                 self._addresses = {
                     row["id"]: row["address"] for row in bookie_rows[:ROWS_MAX] if row["address"]
                 }
+                self._registered = sum(row["address"] is not None for row in bookie_rows)
             self._addresses_at = self._sample_time()
         infos = await self._query_infos(list(self._addresses.values()))
         now = self._sample_time()
@@ -194,19 +198,28 @@ class ClusterState:
                 self._bookie_rates(bookie_id, infos.get(address, {}), now)
                 for bookie_id, address in self._addresses.items()
             ],
+            self._registered,
             now,
         )
 
-    def _add_sample(self, rows: Sequence[Mapping[str, Any]], now: float) -> dict[str, float | None]:
-        """Record the figures of all bookies together, and return them."""
+    def _add_sample(
+        self, rows: Sequence[Mapping[str, Any]], registered: int, now: float
+    ) -> dict[str, float | None]:
+        """Record the figures of all bookies together, and return them.
+
+        Bookies without figures are missing in the totals. ``counted`` of ``bookies`` states how many are not,
+        so that a total that is too low is not taken for a lower load.
+        """
+        counted = sum(row["entries_s"] is not None for row in rows)
         figures: dict[str, float | None] = {
             name: total(rows, name) for name in ("in_bytes_s", "out_bytes_s", "entries_s")
         }
+        figures["uncounted"] = registered - counted
         sync_p99s = [row["sync_p99_s"] for row in rows if row["sync_p99_s"] is not None]
         figures["sync_p99_s"] = max(sync_p99s, default=None)
         self._history.add(self._sampled_at, now, figures)
         self._sampled_at = now
-        return figures
+        return figures | {"counted": counted, "bookies": registered}
 
     async def _status(self) -> dict[str, Any]:
         """Return the status, or an unknown one if no metadata node answers."""

@@ -19,9 +19,12 @@ FORGET_S = 120.0
 BETWEEN_SAMPLES_S = 0.1
 """Two samples that are closer than this, in seconds, count as one."""
 
-SERIES = ("records_s", "entries_s", "in_bytes_s", "out_bytes_s", "sync_p99_s")
-"""The figures in the charts. Each is the mean of its interval, except those in `MAXIMA`."""
-MAXIMA = frozenset({"sync_p99_s"})
+SERIES = ("records_s", "entries_s", "in_bytes_s", "out_bytes_s", "sync_p99_s", "uncounted")
+"""The figures in the charts. Each is the mean of its interval, except those in `MAXIMA`.
+
+``uncounted`` is the number of registered bookies that the other figures do not contain.
+"""
+MAXIMA = frozenset({"sync_p99_s", "uncounted"})
 RESOLUTIONS = ((1.0, 300), (10.0, 360))
 """Length of an interval in seconds, and the number of intervals: five minutes, and an hour."""
 SAMPLE_S_MAX = 15.0

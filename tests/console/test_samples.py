@@ -10,7 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.console.cluster_state import ADDRESSES_S, ClusterState
+from distributedlog.console.cluster_state import ADDRESSES_S, ROWS_MAX, ClusterState
+from distributedlog.console.rate_history import SERIES
 from distributedlog.console.record_rate import LOGS_MAX, NAMES_S, RecordRate
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
@@ -127,6 +128,38 @@ async def test_a_silent_bookie_takes_no_samples_of_the_others(
     assert len(rows) > 25
     assert {row[3] for row in rows} == {100.0}
     nursery.cancel_scope.cancel()
+
+
+async def test_a_total_without_a_silent_bookie_states_it(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, nodes: Nodes
+) -> None:
+    """A total fell when a bookie did not answer, as if less was written."""
+    state: Any = ClusterState(nodes, await _registered(3), "uri", lambda: 0)  # type: ignore[arg-type]
+    nursery.start_soon(state.run)
+    await trio.sleep(20.5)
+    nodes.silent.add("h:1")
+    await trio.sleep(20)
+    uncounted = 1 + SERIES.index("uncounted")
+    found = [(row[3], row[uncounted]) for row in _seconds(state)]
+
+    assert set(found[:15]) == {(300.0, 0.0)}
+    assert set(found[-10:]) == {(200.0, 1.0)}
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("silent", "bookies", "counted"), [(0, 3, 3), (1, 3, 2), (3, 3, 0), (0, ROWS_MAX + 5, ROWS_MAX)]
+)
+async def test_figures_of_the_cluster_state_how_many_bookies_they_count(
+    autojump_clock: trio.testing.MockClock, nodes: Nodes, silent: int, bookies: int, counted: int
+) -> None:
+    nodes.silent |= {f"h:{number + 1}" for number in range(silent)}
+    state: Any = ClusterState(nodes, await _registered(bookies), "uri", lambda: 0)  # type: ignore[arg-type]
+    await state.poll()
+    await trio.sleep(1)
+    rates = (await state.poll())["rates"]
+
+    assert (rates["bookies"], rates["counted"]) == (bookies, counted)
 
 
 @pytest.mark.parametrize("skipped_s", [20, 200])

@@ -23,7 +23,8 @@ function room(selector) {
 
 // `named`: [name, key] of each line. `points`: [{ at, [key]: number or null }], each for the `points.step_ms` before
 // `at`. The chart shows the `span_ms` before `now_ms`. Points that are further apart than one step are not joined.
-export function lines(title, named, points, span_ms, now_ms, format, axis = short, ceiling = nice) {
+// `remark` returns the words about a point that its figures need.
+export function lines(title, named, points, span_ms, now_ms, format, { axis = short, ceiling = nice, remark = () => "" } = {}) {
   const width = room(".charts > *");
   const [first, last] = [now_ms - span_ms, now_ms];
   const shown = points.filter((one) => one.at > first && one.at <= last);
@@ -34,8 +35,9 @@ export function lines(title, named, points, span_ms, now_ms, format, axis = shor
   const chosen = pointer.title === title ? nearest(shown, pointer.at, 2 * points.step_ms) : null;
   const reading = chosen ?? (shown.length && last - shown.at(-1).at < 3 * points.step_ms ? shown.at(-1) : null);
   const words = named.map(([name, key]) => `${name} ${reading && known(reading[key]) ? format(reading[key]) : "unknown"}`);
+  const remarked = reading ? remark(reading) : "";
   const picture = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "data-chart": title, "data-first": first, "data-span": span_ms,
-    "aria-label": `${title}: ${words.join(", ")}; ${values.length ? `at most ${format(Math.max(...values))}` : "nothing known"} since ${time(first)}` },
+    "aria-label": `${title}: ${words.join(", ")}${remarked}; ${values.length ? `at most ${format(Math.max(...values))}` : "nothing known"} since ${time(first)}` },
   [0, 0.5, 1].map((part) => [
     svg("line", { x1: LEFT, x2: width - RIGHT, y1: y(most * part), y2: y(most * part), class: "grid" }),
     svg("text", { x: LEFT - 6, y: y(most * part) + 4, class: "axis" }, axis(most * part)),
@@ -49,12 +51,12 @@ export function lines(title, named, points, span_ms, now_ms, format, axis = shor
   chosen ? svg("line", { x1: x(chosen.at), x2: x(chosen.at), y1: TOP, y2: HEIGHT - BOTTOM, class: "cross" }) : null);
   return h("figure", {},
     h("figcaption", {}, h("strong", {}, title), words.map((each, line) => h("span", { class: `key key-${line}` }, each)),
-      h("span", { class: "muted" }, chosen ? ` at ${time(chosen.at).slice(0, 8)}` : "")),
+      h("span", { class: "muted" }, remarked, chosen ? ` at ${time(chosen.at).slice(0, 8)}` : "")),
     picture,
     h("details", {}, h("summary", {}, "as table"),
       h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col", title: "End of the interval, in UTC." }, "at"),
         named.map(([name]) => h("th", { scope: "col", title: `${title}: ${name}` }, name)))),
-      h("tbody", {}, shown.slice(-TABLE_ROWS).reverse().map((one) => h("tr", {}, h("th", { scope: "row" }, time(one.at).slice(0, 8)),
+      h("tbody", {}, shown.slice(-TABLE_ROWS).reverse().map((one) => h("tr", {}, h("th", { scope: "row" }, time(one.at).slice(0, 8), remark(one)),
         named.map(([, key]) => h("td", {}, known(one[key]) ? format(one[key]) : "–"))))))));
 }
 

@@ -2,7 +2,7 @@
 
 import { follow_pointer, lines, nice_bytes } from "./chart.js";
 import { command, h, morph, section, tiles } from "./dom.js";
-import { bytes, count, known, portion, rate, seconds, visible } from "./format.js";
+import { bytes, count, known, portion, rate, seconds, some, visible } from "./format.js";
 import * as history from "./points.js";
 
 const SPANS = [["5 minutes", 300_000], ["60 minutes", 3_600_000]];
@@ -92,14 +92,17 @@ function numbers(state) {
   const all = (found, of) => (!state.known ? ["–", ""] : [`${found}/${of}`, found === of && of > 0 ? "good" : "bad"]);
   const [bookies_up, bookies_kind] = all(up, total);
   const [members_up, members_kind] = state.metadata.length ? [`${alive}/${state.metadata.length}`, alive === state.metadata.length ? "good" : "bad"] : ["–", ""];
+  // Totals of the bookies that answered, with their number, so that a missing one is not taken for a lower load.
+  const partial = known(rates.entries_s) && rates.counted < rates.bookies ? `, ${rates.counted} of ${rates.bookies} bookies` : "";
+  const kind = partial ? "warn" : "";
   const records = known(rates.records_s)
     ? [count(rates.records_s), "records/s", "Records appended per second to the logs of this namespace. Known for at most 20 logs."]
-    : [count(rates.entries_s), "entries/s", "Entries stored per second by all bookies, each copy counted. Records are counted for namespaces of at most 20 logs."];
+    : [count(rates.entries_s), `entries/s${partial}`, "Entries stored per second by the bookies that answered, each copy counted. Records are counted for namespaces of at most 20 logs.", kind];
   return tiles([
     records,
-    [rate(rates.in_bytes_s, bytes), "written", "Bytes of entries stored per second by all bookies, each copy counted."],
-    [rate(rates.out_bytes_s, bytes), "read", "Bytes of entries read per second from all bookies."],
-    [seconds(rates.sync_p99_s), slowest ? `sync p99, ${visible(slowest.label)}` : "sync p99", "99 of 100 syncs in the last 30 s were not slower. The slowest bookie."],
+    [rate(rates.in_bytes_s, bytes), `written${partial}`, "Bytes of entries stored per second by the bookies that answered, each copy counted.", kind],
+    [rate(rates.out_bytes_s, bytes), `read${partial}`, "Bytes of entries read per second from the bookies that answered.", kind],
+    [seconds(rates.sync_p99_s), slowest ? `sync p99, ${visible(slowest.label)}` : "sync p99", "99 of 100 syncs in the last 30 s were not slower. The slowest bookie that answered."],
     [bookies_up, "bookies up", "Bookies that accept entries and answer, of all bookies.", bookies_kind],
     [members_up, "metadata nodes", "Metadata nodes that answer, of all nodes of the quorum.", members_kind],
     [count(state.logs), "logs", "Logs in all namespaces of the cluster."],
@@ -162,10 +165,12 @@ function charts(state) {
   const points = history.points(span);
   const now = state.now_ms;
   const records = points.some((one) => known(one.records_s)) ? ["Records per second", "records", "records_s"] : ["Entries/s, all copies", "entries", "entries_s"];
+  const remark = (one) => (one.uncounted ? `, without ${some(one.uncounted, "bookie")}` : "");
+  const of_logs = records[2] === "records_s";
   return h("div", { class: "charts" },
     h("fieldset", { class: "spans" }, h("legend", {}, "Charts of the last"), SPANS.map(([name], at) =>
       h("label", {}, h("input", { type: "radio", name: "span", value: at, checked: at === span }), ` ${name}`)), h("span", { class: "muted" }, " UTC")),
-    lines(records[0], [records.slice(1)], points, span_ms, now, (value) => `${count(value)}/s`),
-    lines("Bytes/s, all copies", [["in", "in_bytes_s"], ["out", "out_bytes_s"]], points, span_ms, now, (value) => rate(value, bytes), bytes, nice_bytes),
-    lines("Sync p99 of the slowest bookie", [["p99", "sync_p99_s"]], points, span_ms, now, seconds, seconds));
+    lines(records[0], [records.slice(1)], points, span_ms, now, (value) => `${count(value)}/s`, of_logs ? {} : { remark }),
+    lines("Bytes/s, all copies", [["in", "in_bytes_s"], ["out", "out_bytes_s"]], points, span_ms, now, (value) => rate(value, bytes), { axis: bytes, ceiling: nice_bytes, remark }),
+    lines("Sync p99 of the slowest bookie", [["p99", "sync_p99_s"]], points, span_ms, now, seconds, { axis: seconds, remark }));
 }

@@ -1,6 +1,6 @@
 // The figures of the charts: one row per interval, as the console keeps them (rate_history.py).
 
-const SERIES = ["records_s", "entries_s", "in_bytes_s", "out_bytes_s", "sync_p99_s"];
+const SERIES = ["records_s", "entries_s", "in_bytes_s", "out_bytes_s", "sync_p99_s", "uncounted"];
 const LENGTHS = [300, 360];
 
 // The rows of each resolution, by the number of their interval.
