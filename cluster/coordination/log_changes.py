@@ -10,11 +10,14 @@ from typing import Any
 from ...log.format.dlsn import DLSN
 from ...log.interfaces.open_call import Opening
 from ...log.log import Log
+from ...log.model.log_keys import position_key
 from ...log.model.log_state import AUTO
 from ...log.model.txid_policy import STRICT
 from ...log.namespace import Namespace
+from ...log.services.named_positions import PositionRecord
 from ...log.write.log_writer import LogWriter
 from ...log.write.record_validation import validate_record
+from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -22,11 +25,14 @@ from ...runtime.interfaces.errors import (
     LogNotFound,
     LogTruncated,
 )
+from ...runtime.protocol.schema import readable
 
 NO_WAY_BACK = "There is no way back"
 """The consequence of each change that destroys records."""
 PASSED_SHOWN = 10
 """Maximum number of named positions that an effect lists."""
+NAME_SHOWN = 40
+"""Maximum number of characters of the name of such a position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,21 @@ async def records_before(log: Log, dlsn: DLSN) -> int:
         return 0
 
 
-async def positions_before(log: Log, dlsn: DLSN) -> list[str]:
-    """Return the named positions that a truncation at ``dlsn`` would pass, in the order of their names."""
-    return [name for name, position in (await log.positions.list()).items() if position < dlsn]
+async def positions_before(metadata: Metadata, log_id: int, dlsn: DLSN) -> list[str]:
+    """Return the named positions that a truncation at ``dlsn`` would pass, in the order of their names.
+
+    A position that cannot be decoded may be one of them, and is marked as unreadable.
+    """
+    passed: list[str] = []
+    prefix = position_key(log_id, "")
+    async for item in Scan(metadata, prefix):
+        name = item.key[len(prefix) :].decode(errors="replace")
+        record = readable(PositionRecord.decode, item.value)
+        if not isinstance(record, PositionRecord):
+            passed.append(f"{name[:NAME_SHOWN]} (unreadable)")
+        elif record.dlsn < dlsn:
+            passed.append(name[:NAME_SHOWN])
+    return passed
 
 
 async def open_checked_writer(

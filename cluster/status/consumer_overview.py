@@ -1,6 +1,9 @@
 """Describe the consumers of a log with their lag: named positions, their subscribers, and work queues.
 
 `dlog log positions`, `dlog log queues` and the console show it. The rows have the keys of the JSON output.
+
+A record that cannot be decoded is one row. It has ``damage``: "corrupt", or "unsupported" if a newer version
+wrote it. ``damage`` is "" for other rows.
 """
 
 from contextlib import suppress
@@ -11,10 +14,11 @@ import trio
 
 from ...log.consumers.work_state import WorkState
 from ...log.format.dlsn import DLSN
-from ...log.model.lock_record import LockRecord, lock_holder
+from ...log.model.lock_record import LockRecord
 from ...log.model.log_keys import (
     all_workers_prefix,
     incarnation_text,
+    lock_key,
     position_key,
     subscriber_key,
     work_key,
@@ -26,15 +30,22 @@ from ...log.services.named_positions import UNPROVEN, PositionRecord
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import KeyValue
 from ...runtime.interfaces.errors import (
+    CorruptData,
     DistributedLogError,
     LogDeleted,
     NotAuthenticated,
     QuorumUnreachable,
+    UnsupportedFormat,
 )
+from ...runtime.protocol.schema import readable
 
 ROWS_MAX = 10_000
 WORKER_ID_CHARS = 16
 """Digits of a worker's ID at the end of its key."""
+
+Damage = CorruptData | UnsupportedFormat
+"""Why a record cannot be decoded."""
+Owner = LockRecord | Damage
 
 
 async def consumers(
@@ -61,7 +72,6 @@ async def consumers(
 
     Raises:
         LogNotFound: The log does not exist.
-        CorruptData, UnsupportedFormat: A stored record cannot be decoded.
         QuorumUnreachable: The metadata quorum did not answer.
     """
     metadata = namespace.metadata
@@ -70,18 +80,18 @@ async def consumers(
     queue_items, more_queues = await _page(metadata, work_key(log_id, ""), rows_max)
     subscribers = await _subscribers(metadata, log_id, rows_max) if position_items else {}
     workers = await _workers(metadata, log_id) if queue_items else {}
-    writer = await lock_holder(metadata, log_id)
+    lock = await metadata.get(lock_key(log_id))
     measure = _LagRows(namespace, log_id, name, cache, measure_until)
     return {
         "name": name,
         "incarnation": incarnation_text(log_id),
-        "writer": None if writer is None else _owner(writer),
+        "writer": None if lock is None else _owner(readable(LockRecord.decode, lock.value)),
         "positions": [
             await _position_row(measure, item_name, item, subscribers.get(item_name))
             for item_name, item in position_items.items()
         ],
         "queues": [
-            await _queue_row(measure, item_name, WorkState.decode(item.value), workers)
+            await _queue_row(measure, item_name, item, workers)
             for item_name, item in queue_items.items()
         ],
         "left_out": more_positions or more_queues,
@@ -140,23 +150,32 @@ class _LagRows:
 
 
 async def _position_row(
-    measure: _LagRows, name: str, item: KeyValue, subscriber: LockRecord | None
+    measure: _LagRows, name: str, item: KeyValue, subscriber: Owner | None
 ) -> dict[str, Any]:
-    record = PositionRecord.decode(item.value)
+    owner = None if subscriber is None else _owner(subscriber)
+    record = readable(PositionRecord.decode, item.value)
+    if not isinstance(record, PositionRecord):
+        unknown = dict.fromkeys(("dlsn", "moved_ms", "hold_renewed_ms"))
+        return {"position": name, **unknown, "subscriber": owner, **_damaged(record)}
     sequence_id = None if record.sequence_id == UNPROVEN else record.sequence_id
     return {
         "position": name,
         "dlsn": str(record.dlsn),
         "moved_ms": record.moved_ms,
         "hold_renewed_ms": record.hold_renewed_ms,
-        "subscriber": None if subscriber is None else _owner(subscriber),
+        "subscriber": owner,
+        "damage": "",
         **await measure.row(record.dlsn, sequence_id),
     }
 
 
 async def _queue_row(
-    measure: _LagRows, name: str, state: WorkState, workers: dict[int, LockRecord]
+    measure: _LagRows, name: str, item: KeyValue, workers: dict[int, Owner]
 ) -> dict[str, Any]:
+    state = readable(WorkState.decode, item.value)
+    if not isinstance(state, WorkState):
+        unknown: dict[str, Any] = {"floor": None, "moved_ms": None, "claims": [], "parked": []}
+        return {"queue": name, **unknown, **_damaged(state)}
     return {
         "queue": name,
         "floor": str(state.floor),
@@ -174,19 +193,33 @@ async def _queue_row(
         ],
         "parked": [
             {
-                "number": item.number,
-                "first": str(item.first),
-                "end": str(item.end),
-                "tries": item.tries,
+                "number": parked.number,
+                "first": str(parked.first),
+                "end": str(parked.end),
+                "tries": parked.tries,
             }
-            for item in state.dead_lettered
+            for parked in state.dead_lettered
         ],
+        "damage": "",
         **await measure.row(state.floor),
     }
 
 
-def _owner(record: LockRecord) -> dict[str, Any]:
-    return {"owner": record.owner, "since_ms": record.acquired_ms}
+def _owner(record: Owner) -> dict[str, Any]:
+    if isinstance(record, LockRecord):
+        return {"owner": record.owner, "since_ms": record.acquired_ms, "damage": ""}
+    return {"owner": "", "since_ms": None, "damage": damage_of(record)}
+
+
+def _damaged(error: Damage) -> dict[str, Any]:
+    """Return the keys of the row of a damaged record."""
+    problem = f"{type(error).__name__}: {error}"
+    return {"damage": damage_of(error), "lag": None, "problem": problem}
+
+
+def damage_of(error: Damage) -> str:
+    """Return the value of ``damage``."""
+    return "corrupt" if isinstance(error, CorruptData) else "unsupported"
 
 
 async def _page(
@@ -201,17 +234,17 @@ async def _page(
     return items, False
 
 
-async def _subscribers(metadata: Metadata, log_id: int, rows_max: int) -> dict[str, LockRecord]:
+async def _subscribers(metadata: Metadata, log_id: int, rows_max: int) -> dict[str, Owner]:
     items, _ = await _page(metadata, subscriber_key(log_id, ""), rows_max)
-    return {name: LockRecord.decode(item.value) for name, item in items.items()}
+    return {name: readable(LockRecord.decode, item.value) for name, item in items.items()}
 
 
-async def _workers(metadata: Metadata, log_id: int) -> dict[int, LockRecord]:
+async def _workers(metadata: Metadata, log_id: int) -> dict[int, Owner]:
     """Return the live workers of all queues of a log, by their IDs."""
     items, _ = await _page(metadata, all_workers_prefix(log_id), ROWS_MAX)
-    workers: dict[int, LockRecord] = {}
+    workers: dict[int, Owner] = {}
     for key, item in items.items():
         with suppress(ValueError):  # not a key of a worker
             worker = int(key[-WORKER_ID_CHARS:], 16)
-            workers[worker] = LockRecord.decode(item.value)
+            workers[worker] = readable(LockRecord.decode, item.value)
     return workers

@@ -54,7 +54,7 @@ would be executed, although its answer would not be shown.
 
 @dataclass(slots=True)
 class _Session:
-    """What one browser presented and received."""
+    """The session of one browser."""
 
     presented_token: bytes
     """The user token, or b"" for the console's own token."""

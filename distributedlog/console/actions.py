@@ -291,23 +291,25 @@ class _LogActions:
         return f"appended {dlsn}"
 
     async def _truncate_effect(self, fields: Fields) -> Effect:
-        name, target = _required(fields, "log"), _target(fields)
-        handle = self._namespace().open_log(name)
-        bound = await self._incarnation(name)
+        namespace, name, target = self._namespace(), _required(fields, "log"), _target(fields)
+        handle = namespace.open_log(name)
+        log_id = await namespace.resolve_name(name)
         dlsn = await target.resolve(handle)
         records: int | None = None
         with trio.move_on_after(COUNT_S):
             records = await records_before(handle, dlsn)
-        passed = await positions_before(handle, dlsn)
+        passed = await positions_before(namespace.metadata, log_id, dlsn)
         sentences = [
             truncate_effect(name, target),
             f"{_deleted(records)} before {dlsn}",
         ]
         if passed:
             more = f" and {len(passed) - PASSED_SHOWN} more" if len(passed) > PASSED_SHOWN else ""
-            shown = ", ".join(position[:40] for position in passed[:PASSED_SHOWN])
+            shown = ", ".join(passed[:PASSED_SHOWN])
             sentences.append(f"Positions before it lose their unread records: {shown}{more}")
-        return Effect((*sentences, NO_WAY_BACK), {**bound, "to": str(dlsn)})
+        return Effect(
+            (*sentences, NO_WAY_BACK), {"incarnation": incarnation_text(log_id), "to": str(dlsn)}
+        )
 
     async def _truncate(self, fields: Fields) -> str:
         target = TruncationTarget(DLSN.parse(_required(fields, "to")))

@@ -26,7 +26,7 @@ LAG_S = 4.0
 MEASURE_S = 3.0
 """Time for the lags of a page, in seconds. The rows of later logs have owners, and their lag is unknown."""
 NAME_CHARS_MAX = 255
-ROWS_BYTES_MAX = 128 * 1024
+ROWS_BYTES_MAX = 120 * 1024
 """When the rows of a page have this size, the rows of its further logs are omitted."""
 
 
@@ -108,6 +108,7 @@ def shown_overview(overview: dict[str, Any]) -> dict[str, Any]:
                 "dlsn": row["dlsn"],
                 "moved_ms": row["moved_ms"],
                 "subscriber": _shown_owner(row["subscriber"]),
+                "damage": row["damage"],
                 "lag": row["lag"],
                 "problem": cut(row["problem"]),
             }
@@ -131,6 +132,7 @@ def shown_overview(overview: dict[str, Any]) -> dict[str, Any]:
                 "claims_left_out": max(0, len(row["claims"]) - CLAIMS_SHOWN),
                 "parked": row["parked"][:CLAIMS_SHOWN],
                 "parked_left_out": max(0, len(row["parked"]) - CLAIMS_SHOWN),
+                "damage": row["damage"],
                 "lag": row["lag"],
                 "problem": cut(row["problem"]),
             }

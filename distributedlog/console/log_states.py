@@ -6,13 +6,17 @@ from typing import Any
 
 import trio
 
+from ..cluster.status.consumer_overview import damage_of
 from ..cluster.status.log_overview import describe
 from ..ledger.model import ledger_keys as keys
 from ..ledger.model.missing_range import decode_missing_ranges
 from ..log.interfaces.log_names import check_log_name
+from ..log.model.log_keys import position_key
 from ..log.namespace import Namespace
-from ..metadata.model.interface import Scan
+from ..log.services.named_positions import PositionRecord
+from ..metadata.model.interface import Metadata, Scan
 from ..runtime.interfaces.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.protocol.schema import readable
 from .cluster_state import cut, sample_time
 from .rate_history import RateHistory
 
@@ -104,7 +108,8 @@ class LogDetail:
         namespace = self._namespace
         log_row = await describe(namespace, self._name, segments_max=SEGMENTS_SHOWN)
         log = namespace.open_log(self._name)
-        positions = await log.positions.list()
+        log_id = await namespace.resolve_name(self._name)
+        positions = await position_rows(namespace.metadata, log_id)
         segments = log_row.pop("segments")
         for segment in segments:
             if segment["state"] == "in progress":  # its size is recorded only when it is closed
@@ -132,10 +137,7 @@ class LogDetail:
             "records_s": rates["records"],
             "segments": segments,
             "bookies": bookies,
-            "positions": [
-                {"name": cut(name, 255), "dlsn": str(dlsn)}
-                for name, dlsn in list(positions.items())[:POSITIONS_SHOWN]
-            ],
+            "positions": positions[:POSITIONS_SHOWN],
             "positions_left_out": max(0, len(positions) - POSITIONS_SHOWN),
         }
 
@@ -155,3 +157,19 @@ class LogDetail:
                         for missing_range in decode_missing_ranges(item.value)[:16]
                     ]
         return by_ledger
+
+
+async def position_rows(metadata: Metadata, log_id: int) -> list[dict[str, Any]]:
+    """Return the named positions of a log. One that cannot be decoded has ``damage`` and no DLSN."""
+    rows: list[dict[str, Any]] = []
+    prefix = position_key(log_id, "")
+    async for item in Scan(metadata, prefix):
+        record = readable(PositionRecord.decode, item.value)
+        dlsn, damage = (
+            (str(record.dlsn), "")
+            if isinstance(record, PositionRecord)
+            else (None, damage_of(record))
+        )
+        name = cut(item.key[len(prefix) :].decode(errors="replace"), 255)
+        rows.append({"name": name, "dlsn": dlsn, "damage": damage})
+    return rows

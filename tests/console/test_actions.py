@@ -27,6 +27,7 @@ from distributedlog.console.work_state_poller import WorkStatePoller
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.model.log_keys import position_key
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.segments.log_deletion import delete_log
 from distributedlog.metadata.model.interface import RangePage
@@ -396,6 +397,20 @@ async def test_a_truncation_names_the_records_and_positions_that_it_passes(
         bound = {"log": "orders", **effect["bound"]}
         assert (await page.post("truncate", bound))[1]["done"] == "truncated to 1.4.0"
         assert await handle.count() == 6
+
+
+async def test_a_damaged_position_does_not_prevent_a_truncation(autojump_clock: MockClock) -> None:
+    """It may lose records, too: the effect names it."""
+    async with shown() as it:
+        page, handle = await it.page(), it.namespace.open_log("orders")
+        await handle.positions.advance("audit", DLSN(1, 1, 0))
+        await handle.positions.advance("later", DLSN(1, 8, 0))
+        key = position_key(await it.namespace.resolve_name("orders"), "broken")
+        await it.world.metadata.transact(Transaction((), (Put(key, b"\xc1"),)))
+        effect = await page.effect("truncate", log="orders", to="1.4.0")
+
+        assert effect["sentences"][2].endswith(": audit, broken (unreadable)")
+        assert (await page.post("truncate", {"log": "orders", **effect["bound"]}))[0] == 200
 
 
 async def test_a_truncation_is_bound_to_the_position_that_was_confirmed(

@@ -60,7 +60,7 @@ async def test_logs_with_consumers_have_rows_and_others_are_counted(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_damaged_position_is_an_error_of_its_log_alone(autojump_clock: MockClock) -> None:
+async def test_a_damaged_position_is_one_row_of_its_log(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         world = World(nursery)
         async with world.process() as namespace:
@@ -71,7 +71,9 @@ async def test_a_damaged_position_is_an_error_of_its_log_alone(autojump_clock: M
             await world.metadata.transact(Transaction((), (Put(key, b"\xc1"),)))
             broken, sound = (await LagList(namespace, "", "").poll())["logs"]
 
-        assert "CorruptData" in broken["error"]
+        whole, damaged = broken["positions"]
+        assert (whole["damage"], whole["lag"]["records"]) == ("", 10)
+        assert (damaged["position"], damaged["damage"], damaged["dlsn"]) == ("q", "corrupt", None)
         assert sound["positions"][0]["lag"]["records"] == 10
         nursery.cancel_scope.cancel()
 
@@ -107,11 +109,23 @@ async def test_pages_follow_each_other(autojump_clock: MockClock) -> None:
 
 
 def test_the_largest_page_fits_into_a_state() -> None:
-    owner = {"owner": "o" * 65_536, "since_ms": 10**13}
+    owner = {"owner": "o" * 65_536, "since_ms": 10**13, "damage": ""}
     lag = {"records": 10**15, "bytes": 10**18, "seconds": 10.0**9, "lost": 10**15}
     item = {"number": 10**9, "first": "9" * 30, "end": "9" * 30, "tries": 10**6}
-    position = {"dlsn": "9" * 30, "moved_ms": 10**13, "subscriber": owner, "lag": lag}
-    queue = {"floor": "9" * 30, "moved_ms": 10**13, "lag": lag, "problem": "x" * 9999}
+    position = {
+        "dlsn": "9" * 30,
+        "moved_ms": 10**13,
+        "subscriber": owner,
+        "lag": lag,
+        "damage": "unsupported",
+    }
+    queue = {
+        "floor": "9" * 30,
+        "moved_ms": 10**13,
+        "lag": lag,
+        "problem": "x" * 9999,
+        "damage": "unsupported",
+    }
     overview = {
         "name": "n" * 255,
         "writer": owner,

@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from distributedlog import LogRecord, open_namespace
 from distributedlog.cluster.declarations.options import READ_PROXY, WRITE_PROXY
 from distributedlog.cluster.local.local_cluster import LocalCluster, local_cluster
 from distributedlog.cluster.repair.decommission import find_bookie, request_decommission
 from distributedlog.console.cluster_state import TEXT_MAX, ClusterState, is_in_limbo, with_labels
+from distributedlog.console.log_states import position_rows
 from distributedlog.console.node_connections import node_links
 from distributedlog.console.record_browser import PAYLOAD_SHOWN, RecordBrowser
 from distributedlog.console.work_state_poller import WorkStatePoller
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.missing_range import MissingRange, encode_missing_ranges
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.model.log_keys import position_key
 from distributedlog.log.namespace import Namespace
 from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
@@ -28,6 +32,8 @@ from distributedlog.runtime.declarations.versions import VERSION
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.protocol.frames import pack
+from tests.log.conftest import World
+from tests.log.records import put
 from tests.metadata.local_metadata import LocalMetadata
 from tests.proxy.test_node import proxies
 
@@ -120,6 +126,26 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         [record] = (await RecordBrowser(namespace, payloads=True).page("large", {}))["records"]
         assert record["bytes"] == 2 * PAYLOAD_SHOWN
         assert b64decode(record["payload"]) == b"x" * PAYLOAD_SHOWN
+
+
+async def test_a_damaged_position_does_not_hide_the_others_of_its_log(
+    autojump_clock: MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        world = World(nursery)
+        async with world.process() as namespace:
+            await put(namespace.open_log("orders"), *range(10))
+            await namespace.open_log("orders").positions.advance("a", DLSN(1, 2, 0))
+            log_id = await namespace.resolve_name("orders")
+            damaged = Put(position_key(log_id, "b"), b"\xc1")
+            await world.metadata.transact(Transaction((), (damaged,)))
+            rows = await position_rows(world.metadata, log_id)
+        nursery.cancel_scope.cancel()
+
+    assert rows == [
+        {"name": "a", "dlsn": "1.2.0", "damage": ""},
+        {"name": "b", "dlsn": None, "damage": "corrupt"},
+    ]
 
 
 async def test_what_is_over_is_no_work() -> None:

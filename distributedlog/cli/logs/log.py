@@ -821,7 +821,9 @@ def positions(settings: Settings, name: str, deleted: str | None, force: bool) -
     """
     if deleted is not None:
         require_consent(f"delete position {deleted} of log {name}, in {settings.where()}", force)
+    from ...log.model.segment_expiry import NO_HOLD
     from ...log.model.stored_settings import retention_of
+    from ...log.services.named_positions import clock_now
     from ..connection.cluster_connection import await_answer, namespace, run
 
     async def work() -> None:
@@ -834,20 +836,22 @@ def positions(settings: Settings, name: str, deleted: str | None, force: bool) -
             overview = await await_answer(
                 settings, f"positions of {name}", lambda: _consumers(settings, logs, name)
             )
-            held_s_by_name = await await_answer(
-                settings, f"positions of {name}", log.positions.holds
+            clock_ms = await await_answer(
+                settings, f"positions of {name}", lambda: clock_now(logs.metadata)
             )
             log_settings = await await_answer(settings, f"settings of {name}", log.settings)
             namespace_settings = await await_answer(
                 settings, "settings of the namespace", logs.settings
             )
         hold_max_s = retention_of(namespace_settings, log_settings).hold_max_s
+        rows = overview["positions"]
         remaining_s = {
-            position_name: max(0.0, hold_max_s - held_s)
-            for position_name, held_s in held_s_by_name.items()
+            row["position"]: max(0.0, hold_max_s - max(0, clock_ms - renewed_ms) / 1000)
+            for row in rows
+            if (renewed_ms := row["hold_renewed_ms"]) not in (None, NO_HOLD)
         }
         _note_left_out(settings, overview)
-        _print_positions(settings, name, overview["positions"], remaining_s)
+        _print_positions(settings, name, rows, remaining_s)
 
     run(work)
 
@@ -855,17 +859,16 @@ def positions(settings: Settings, name: str, deleted: str | None, force: bool) -
 def _print_positions(
     settings: Settings, name: str, rows: list[dict[str, Any]], remaining_s: dict[str, float]
 ) -> None:
-    owners = {
-        row["position"]: row["subscriber"]["owner"] for row in rows if row["subscriber"] is not None
-    }
+    owners = {row["position"]: row["subscriber"] for row in rows if row["subscriber"] is not None}
     if settings.json:
         emit(
             {
                 "name": name,
                 "positions": {row["position"]: row["dlsn"] for row in rows},
                 "holds_s": remaining_s,
-                "holders": owners,
+                "holders": {position: owner["owner"] for position, owner in owners.items()},
                 "lag": {row["position"]: row["lag"] for row in rows},
+                "damage": {row["position"]: row["damage"] for row in rows if row["damage"]},
             }
         )
         return
@@ -874,10 +877,10 @@ def _print_positions(
     cells = [
         [
             row["position"],
-            row["dlsn"],
+            _damage_text(row) or row["dlsn"],
             *_lag_cells(row["lag"]),
-            owners.get(row["position"], "-"),
-            _hold_text(remaining_s[row["position"]]) if row["position"] in remaining_s else "no",
+            _owner_text(owners.get(row["position"]), "-"),
+            _hold_cell(row, remaining_s),
         ]
         for row in rows
     ]
@@ -915,9 +918,32 @@ def _lag_cells(lag: dict[str, Any] | None) -> list[str]:
 
 
 def _note_problems(settings: Settings, rows: list[dict[str, Any]]) -> None:
-    """Note why the lag of some rows is unknown, each reason once."""
-    for problem in dict.fromkeys(row["problem"] for row in rows if row["problem"]):
+    """Note why the lag of some rows is unknown, each reason once, and which records are damaged."""
+    for problem in dict.fromkeys(
+        row["problem"] for row in rows if row["problem"] and not row["damage"]
+    ):
         settings.note(f"the lag is unknown: {problem}")
+    for row in rows:
+        if row["damage"]:
+            settings.note(f"{row.get('position') or row.get('queue')}: {row['problem']}")
+
+
+def _damage_text(row: dict[str, Any]) -> str:
+    """Return the words for a damaged record, or "" for a sound one."""
+    return {"corrupt": "corrupt record", "unsupported": "record of a newer version"}.get(
+        row["damage"], ""
+    )
+
+
+def _owner_text(owner: dict[str, Any] | None, none: str) -> str:
+    return none if owner is None else _damage_text(owner) or str(owner["owner"])
+
+
+def _hold_cell(row: dict[str, Any], remaining_s: dict[str, float]) -> str:
+    if row["damage"]:
+        return "?"
+    position = row["position"]
+    return _hold_text(remaining_s[position]) if position in remaining_s else "no"
 
 
 def _hold_text(remaining_s: float) -> str:
@@ -971,7 +997,8 @@ def queues(
 
     async def call(logs: Any) -> Any:
         log = logs.open_log(name)
-        if changed_queue is not None and changed_queue not in await log.work_queues():
+        # By its key, so that a damaged queue, also another one, does not prevent the change.
+        if changed_queue is not None and not await _has_queue(logs, name, changed_queue):
             raise InvalidRequest(  # opening it would create it
                 f'log "{name}" has no work queue {changed_queue!r}. To list its work queues:'
                 f' "dlog log queues {name}"'
@@ -994,7 +1021,7 @@ def queues(
         cells = [
             [
                 row["queue"],
-                row["floor"],
+                _damage_text(row) or row["floor"],
                 *_lag_cells(row["lag"]),
                 _claims_text(row["claims"]),
                 _parked_text(row["parked"]),
@@ -1002,6 +1029,14 @@ def queues(
             for row in rows
         ]
         table(columns, cells, empty="no work queues")
+
+
+async def _has_queue(logs: Any, name: str, queue: str) -> bool:
+    from ...log.model.log_keys import work_key
+    from ...log.services.named_positions import check_position_name
+
+    key = work_key(await logs.resolve_name(name), check_position_name(queue))
+    return await logs.metadata.get(key) is not None
 
 
 def _queue_json(row: dict[str, Any]) -> dict[str, Any]:
@@ -1013,12 +1048,13 @@ def _queue_json(row: dict[str, Any]) -> dict[str, Any]:
         "claims": len(row["claims"]),
         "claimed": row["claims"],
         "parked": row["parked"],
+        "damage": row["damage"],
     }
 
 
 def _claims_text(claims: list[dict[str, Any]]) -> str:
     """Return the number of claims and the workers that have them."""
-    owners = dict.fromkeys(claim["worker"]["owner"] if claim["worker"] else "?" for claim in claims)
+    owners = dict.fromkeys(_owner_text(claim["worker"], "?") for claim in claims)
     return f"{len(claims)} ({', '.join(owners)})" if claims else "0"
 
 

@@ -68,6 +68,11 @@ export function moment(ms) {
   return Number.isNaN(at.getTime()) ? "–" : `${at.toISOString().slice(0, 23).replace("T", " ")} UTC`;
 }
 
+// Why a record cannot be read, or "" (consumer_overview.py).
+export function damage_words(one) {
+  return { corrupt: "▲ corrupt record", unsupported: "▲ record of a newer version" }[one.damage] ?? "";
+}
+
 // Control characters, including those that change the text direction, are shown as escapes.
 export function visible(text) {
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,

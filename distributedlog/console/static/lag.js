@@ -1,7 +1,7 @@
 // Positions, work queues and writers of logs, with their lag and their owners. The greatest lag comes first.
 
 import { h, morph, section } from "./dom.js";
-import { bytes, count, known, moment, seconds, some, visible } from "./format.js";
+import { bytes, count, damage_words, known, moment, seconds, some, visible } from "./format.js";
 
 const SEARCH_MS = 300;
 const LOG = ["Name of the log.", "log"];
@@ -46,13 +46,13 @@ function render(state) {
     state.logs.filter((one) => one.error).map((one) => h("p", {}, "▲ ", link(one.name), `: ${visible(one.error)}`)),
     fine.filter((one) => one.left_out).map((one) => h("p", {}, link(one.name), ": more rows than shown")),
     section("Positions and subscriptions", POSITION_COLUMNS,
-      positions.map((one) => [visible(one.position), link(one.log), ...lag_cells(one), one.dlsn, owner(one.subscriber, "none"), moment(one.moved_ms)]),
+      positions.map((one) => [visible(one.position), link(one.log), ...lag_cells(one), damage_words(one) || one.dlsn, owner(one.subscriber, "none"), when(one.moved_ms)]),
       "None."),
     section("Work queues", QUEUE_COLUMNS,
-      queues.map((one) => [visible(one.queue), link(one.log), ...lag_cells(one), one.floor, claims(one), parked(one)]),
+      queues.map((one) => [visible(one.queue), link(one.log), ...lag_cells(one), damage_words(one) || one.floor, claims(one), parked(one)]),
       "None."),
     section("Writers", WRITER_COLUMNS,
-      writers.map((one) => [link(one.name), visible(one.writer.owner), moment(one.writer.since_ms)]), "None."),
+      writers.map((one) => [link(one.name), damage_words(one.writer) || visible(one.writer.owner), when(one.writer.since_ms)]), "None."),
   ];
 }
 
@@ -72,7 +72,12 @@ function link(name) {
   return h("a", { href: `#/log?${new URLSearchParams({ name })}` }, visible(name));
 }
 
+function when(ms) {
+  return known(ms) ? moment(ms) : "–";
+}
+
 function owner(one, none) {
+  if (one?.damage) return damage_words(one);
   return one ? h("span", { title: `since ${moment(one.since_ms)}` }, visible(one.owner)) : none;
 }
 

@@ -3,7 +3,7 @@
 import { buttons } from "./actions.js";
 import { strip } from "./chart.js";
 import { command, h, morph, section, table, tiles } from "./dom.js";
-import { bytes, count, some, visible } from "./format.js";
+import { bytes, count, damage_words, some, visible } from "./format.js";
 import { records } from "./records.js";
 
 const LOG_NOT_FOUND = 510;  // the code of the error (docs/reference/errors.md)
@@ -59,7 +59,7 @@ function render(state) {
     missing: one.missing.length > 0,
     title: words(one, state.bookies),
   }));
-  const marks = state.positions.map((one) => ({ part: place_of(numbers, Number(one.dlsn.split(".")[0])), name: visible(one.name).slice(0, 24) }));
+  const marks = state.positions.filter((one) => !one.damage).map((one) => ({ part: place_of(numbers, Number(one.dlsn.split(".")[0])), name: visible(one.name).slice(0, 24) }));
   const holes = state.segments.filter((one) => one.missing.length).length;
   const rows = [...state.segments].reverse().map((one) => [count(one.segment), one.ledger, `${one.state}${one.status === "readable" ? "" : `, ${one.status}`}`,
     count(one.records), bytes(one.bytes), one.last_dlsn ?? "–", one.ensembles.map((each) => h("div", {}, `from ${each.first_entry}: ${each.bookies.map((id) => visible(state.bookies[id] ?? id)).join(" ")}`)),
@@ -75,7 +75,7 @@ function render(state) {
     state.segments.length === 0 ? section("Segments", [], [], "No segment yet.") : segments(state, strip(`${some(state.segments.length, "segment")}, ${holes} with missing copies; ${some(state.positions.length, "position")}`, parts, marks), rows),
     state.positions.length === 0 ? section("Positions", [], [], "None.")
       : h("details", {}, h("summary", {}, some(state.positions.length + state.positions_left_out, "position") + " as a table"),
-        table("Positions", POSITION_COLUMNS, state.positions.map((one) => [visible(one.name), one.dlsn]), ""),
+        table("Positions", POSITION_COLUMNS, state.positions.map((one) => [visible(one.name), damage_words(one) || one.dlsn]), ""),
         state.positions_left_out ? h("p", {}, `${state.positions_left_out} more`) : null),
     plain(state.name) ? h("p", {}, command(`dlog log show ${state.name}`)) : null,
   ];

@@ -14,6 +14,8 @@ from ..interfaces.errors import CorruptData, InvalidRequest, ProtocolError, Unsu
 from ..interfaces.host import Buffer
 from .frames import unpack
 
+R = TypeVar("R")
+
 NUMBER_MAX = (1 << 63) - 1
 TEXT_CHARS_MAX = 256
 
@@ -70,7 +72,15 @@ def check_stored(value: Any, form: Form, what: str) -> Any:
         raise CorruptData(f"{what} cannot be read: {error}") from None
 
 
-R = TypeVar("R")
+def readable(decode: Callable[[bytes], R], value: bytes) -> "R | CorruptData | UnsupportedFormat":
+    """Return a decoded record, or the error of one that cannot be decoded.
+
+    Use it for lists of records, so that a damaged record becomes one row and does not hide the others.
+    """
+    try:
+        return decode(value)
+    except (CorruptData, UnsupportedFormat) as error:
+        return error
 
 
 def verify_round_trip(

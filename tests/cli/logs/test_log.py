@@ -6,10 +6,15 @@ import subprocess
 import sys
 
 import pytest
+import trio
 
+import distributedlog as trio_api
 from distributedlog.blocking import open_namespace
 from distributedlog.cluster.local.child_processes import environment
 from distributedlog.log.format.record import LogRecord
+from distributedlog.log.model.log_keys import position_key, work_key
+from distributedlog.log.namespace import Namespace
+from distributedlog.metadata.model.transaction import Put, Transaction
 from tests import preloaded
 from tests.cli.live import Cluster
 from tests.cluster.story import dlog
@@ -48,6 +53,41 @@ def test_who_shares_a_log_is_shown(cluster: Cluster) -> None:
     (left,) = json.loads(cluster.ok("log", "queues", "shared", "--json"))["queues"]
     assert left["queue"] == "q"  # and a name that was mistyped makes none
     assert cluster.ok("log", "queues", "shared", "--delete", "q", "--force") == b"no work queues\n"
+
+
+async def _damage(uri: str, name: str) -> None:
+    """Store a position and a work queue that cannot be decoded."""
+    async with trio_api.open_namespace(uri) as namespace:
+        assert isinstance(namespace, Namespace)
+        log_id = await namespace.resolve_name(name)
+        puts = tuple(Put(key(log_id, "broken"), b"\xc1") for key in (position_key, work_key))
+        await namespace.metadata.transact(Transaction((), puts))
+
+
+def test_a_damaged_position_or_queue_hides_no_other(cluster: Cluster) -> None:
+    cluster.ok("log", "write", "damaged", "--create", stdin=b"0\n1\n")
+    with open_namespace(cluster.uri) as namespace:
+        log = namespace.open_log("damaged")
+        log.positions.advance("sound", log.last_dlsn())
+        with log.work_queue("sound"):
+            pass
+    trio.run(_damage, cluster.uri, "damaged")
+
+    found = json.loads(cluster.ok("log", "positions", "damaged", "--json"))
+    assert (found["damage"], found["positions"]["broken"]) == ({"broken": "corrupt"}, None)
+    assert found["lag"]["sound"]["records"] == 1
+    lines = cluster.ok("log", "positions", "damaged").decode().splitlines()
+    assert [line.split()[0] for line in lines] == ["position", "broken", "sound"]
+    assert "corrupt record" in lines[1]
+    queues = json.loads(cluster.ok("log", "queues", "damaged", "--json"))["queues"]
+    assert [(row["queue"], row["damage"]) for row in queues] == [
+        ("broken", "corrupt"),
+        ("sound", ""),
+    ]
+    cluster.ok("log", "positions", "damaged", "--delete", "broken", "--force")
+    left = cluster.ok("log", "queues", "damaged", "--delete", "broken", "--force").decode()
+    assert "broken" not in left
+    assert "sound" in left
 
 
 def test_a_log_is_searched_cut_and_ended(cluster: Cluster) -> None:

@@ -10,10 +10,19 @@ from trio.testing import MockClock
 from distributedlog.cluster.status.consumer_overview import consumers
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import LogRecord
-from distributedlog.log.model.log_keys import worker_key
+from distributedlog.log.model.log_keys import (
+    all_workers_prefix,
+    lock_key,
+    position_key,
+    subscriber_key,
+    work_key,
+    worker_key,
+)
 from distributedlog.log.namespace import Namespace
+from distributedlog.metadata.model.interface import prefix_end
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.interfaces.errors import LogNotFound
+from distributedlog.runtime.protocol.frames import pack
 from tests.log.conftest import World
 
 
@@ -126,3 +135,64 @@ async def test_more_rows_than_requested_are_left_out(autojump_clock: MockClock) 
         assert [row["position"] for row in overview["positions"]] == ["p0", "p1", "p2", "p3"]
         assert overview["left_out"]
         assert not (await consumers(namespace, "orders", rows_max=5))["left_out"]
+
+
+CORRUPT, NEWER = b"\xc1", pack([99, "of a newer version"])
+
+
+async def _store(world: World, key: bytes, value: bytes) -> None:
+    await world.metadata.transact(Transaction((), (Put(key, value),)))
+
+
+@pytest.mark.parametrize(("value", "damage"), [(CORRUPT, "corrupt"), (NEWER, "unsupported")])
+async def test_a_damaged_position_is_one_row_and_hides_no_other(
+    autojump_clock: MockClock, value: bytes, damage: str
+) -> None:
+    async with orders() as (world, namespace):
+        positions = namespace.open_log("orders").positions
+        for name in ("a", "c"):
+            await positions.advance(name, DLSN(2, 0, 0))
+        await _store(world, position_key(await namespace.resolve_name("orders"), "b"), value)
+        rows = (await consumers(namespace, "orders"))["positions"]
+
+    assert [(row["position"], row["damage"]) for row in rows] == [
+        ("a", ""),
+        ("b", damage),
+        ("c", ""),
+    ]
+    assert [row["dlsn"] for row in rows] == ["2.0.0", None, "2.0.0"]
+    assert [row["lag"] and row["lag"]["records"] for row in rows] == [5, None, 5]
+    assert [bool(row["problem"]) for row in rows] == [False, True, False]
+
+
+async def test_a_damaged_owner_hides_no_row(autojump_clock: MockClock) -> None:
+    """The records of a writer, of a subscriber and of a worker."""
+    async with orders() as (world, namespace):
+        log, log_id = namespace.open_log("orders"), await namespace.resolve_name("orders")
+        await log.positions.advance("p", DLSN(2, 0, 0))
+        async with log.work_queue("q") as queue:
+            assert await queue.claim(bytes_max=1) is not None
+            prefix = all_workers_prefix(log_id)
+            page = await world.metadata.range(prefix, prefix_end(prefix))
+            for key in (lock_key(log_id), subscriber_key(log_id, "p"), page.items[0].key):
+                await _store(world, key, CORRUPT)
+            overview = await consumers(namespace, "orders")
+        [position], [queue_row] = overview["positions"], overview["queues"]
+
+    damaged = {"owner": "", "since_ms": None, "damage": "corrupt"}
+    assert (
+        overview["writer"] == position["subscriber"] == queue_row["claims"][0]["worker"] == damaged
+    )
+    assert (position["lag"]["records"], queue_row["lag"]["records"]) == (5, 10)
+
+
+async def test_a_damaged_queue_is_one_row_and_hides_no_other(autojump_clock: MockClock) -> None:
+    async with orders() as (world, namespace):
+        log, log_id = namespace.open_log("orders"), await namespace.resolve_name("orders")
+        async with log.work_queue("sound"):
+            await _store(world, work_key(log_id, "broken"), CORRUPT)
+            broken, sound = (await consumers(namespace, "orders"))["queues"]
+
+    assert (broken["queue"], broken["damage"], broken["floor"]) == ("broken", "corrupt", None)
+    assert (broken["claims"], broken["parked"], broken["lag"]) == ([], [], None)
+    assert (sound["queue"], sound["damage"], sound["lag"]["records"]) == ("sound", "", 10)
