@@ -2,13 +2,15 @@
 
 A node states its version as text, such as ``0.2.0``, where others see it: in its registration, in the status
 of a metadata node, in the answer to `Op.INFO`. Builds up to 0.1 state none. Programs compare major and minor
-number only, because neighboring patch versions have the same formats.
+number only, because neighboring patch versions have the same formats. For the same reason a pre-release, such
+as ``1.0rc1`` or ``0.2.0.dev0``, counts as its release.
 
 A cluster is *finalized* for a version (`cluster_version.py`). Until it is finalized for the version that a
 format needs, no client writes that format, so each node and client can be replaced by the older version.
 """
 
 import enum
+import re
 from typing import NamedTuple
 
 VERSION = "0.2.0.dev0"
@@ -31,25 +33,37 @@ UNREPORTED = Version(0, 1)
 UNREPORTED_TEXT = "0.1 or older"
 
 
+_VERSION = re.compile(
+    r"([0-9]{1,9})\.([0-9]{1,9})(?:\.[0-9]+)*"
+    r"(?:[-_.]?(?:alpha|a|beta|b|preview|pre|c|rc|post|rev|r|dev)[-_.]?[0-9]*)*"
+    r"(?:\+[0-9a-z._-]+)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""A version as Python packages have it (PEP 440), without an epoch, and with a minor number."""
+
+
+def stated_version(host_version: str | None) -> str:
+    """Return the version that programs of a host state. ``host_version`` is `Host.version`."""
+    return VERSION if host_version is None else host_version
+
+
+def version_in(text: str) -> Version | None:
+    """Return major and minor number of a version, or None if the text is no version."""
+    match = _VERSION.fullmatch(text[: VERSION_CHARS_MAX + 1])
+    return None if match is None else Version(int(match[1]), int(match[2]))
+
+
 def parse_version(text: str) -> Version:
     """Return major and minor number of the version that a node states.
 
     Text that is no version, and "", are those of a build that states none.
     """
-    major, _, rest = text.partition(".")
-    minor = rest.partition(".")[0]
-    if not (_is_number(major) and _is_number(minor)):
-        return UNREPORTED
-    return Version(int(major), int(minor))
+    return version_in(text) or UNREPORTED
 
 
 def shown_version(text: str) -> str:
     """Return the version of a node for people."""
     return text or UNREPORTED_TEXT
-
-
-def _is_number(digits: str) -> bool:
-    return digits.isascii() and digits.isdecimal() and len(digits) < 10
 
 
 CURRENT = parse_version(VERSION)

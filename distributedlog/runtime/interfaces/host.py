@@ -333,6 +333,11 @@ class Host:
     """The bits of the optional protocol features that programs of this host support (`handshake.py`).
 
     By default all. A simulated host with an older version has fewer."""
+    version: str | None = None
+    """The version that programs of this host state, or None for that of this software (`versions.py`).
+
+    A simulated host can have an older version, which states none: "".
+    """
     secret_bytes: Callable[[int], bytes] = _no_secrets
     """Returns unpredictable bytes for keys, nonces and tokens. `random` is for everything else, because its
     output can be predicted from earlier output."""

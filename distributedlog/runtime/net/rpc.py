@@ -24,7 +24,7 @@ from functools import partial
 import trio
 
 from ..declarations.health_conditions import Code, HealthCondition, condition
-from ..declarations.versions import VERSION
+from ..declarations.versions import stated_version
 from ..interfaces.errors import (
     ConnectionLost,
     DistributedLogError,
@@ -140,7 +140,7 @@ class Endpoint:
             else {"certificate_left": certificate.remaining_fraction(self.host.wall_ms())}
         )
         return {
-            "version": VERSION,
+            "version": stated_version(self.host.version),
             "connections": self.connections,
             "refused": sum(self.rejection_log.counts_by_reason.values()),
             **extra_fields,

@@ -17,6 +17,11 @@ from distributedlog.runtime.declarations.versions import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
+PEP_440_SUFFIXES = (
+    *("rc1", ".rc1", "-rc.1", "a1", "ALPHA2", "b3", "c4", "pre5", "preview6", ".dev0", "rc1.dev2"),
+    *(".post1", "-rev2", "r3", ".3.4rc1.post2.dev3", "+local.7", ".0rc1+abc-1"),
+)
+"""A pre-release has the formats of its release, so it counts as that release."""
 
 
 def test_version_is_that_of_the_package() -> None:
@@ -31,7 +36,9 @@ def test_version_is_that_of_the_package() -> None:
         ("0.2.0.dev0", (0, 2)),
         ("1.12", (1, 12)),
         ("10.0.1rc1", (10, 0)),
+        *[(f"1.2{suffix}", (1, 2)) for suffix in PEP_440_SUFFIXES],
         *[(text, UNREPORTED) for text in ("", "1", "x.2", "1.x", "-1.2", "1.²", "9" * 20 + ".1")],
+        *[(text, UNREPORTED) for text in ("1.2x", "1!2.3", "1.2 rc1", "1.2rc1 or older", "1.2+")],
         (UNREPORTED_TEXT, UNREPORTED),
     ],
 )
