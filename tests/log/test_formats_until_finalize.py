@@ -9,6 +9,8 @@ from trio.testing import MockClock
 from distributedlog import KeyedRecord, LogRecord
 from distributedlog.log.log import Log
 from distributedlog.log.model.log_state import WITH_UNORDERED, WRITER_FORMAT_PLAIN
+from distributedlog.metadata.model.cluster_version import CLUSTER_VERSION_KEY
+from distributedlog.metadata.model.transaction import KeyValue
 from distributedlog.runtime.declarations.versions import UNREPORTED
 from distributedlog.runtime.interfaces.errors import (
     InvalidRequest,
@@ -123,6 +125,25 @@ async def test_link_of_lower_txids_is_refused(older: World, autojump_clock: Mock
         older.metadata.finalize()
         await log.link_segments([segment.token])
         assert await writer_format(log) == WRITER_FORMAT_PLAIN + WITH_UNORDERED
+
+
+async def test_link_in_order_does_not_read_the_version(
+    older: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, keys = older.metadata.get, []
+
+    async def get(key: bytes) -> KeyValue | None:
+        keys.append(key)
+        return await read(key)
+
+    async with older.log("l") as log:
+        async with log.open_segment_writer() as segment:
+            await segment.write(LogRecord(1, b"first"))
+        assert segment.token is not None
+        monkeypatch.setattr(older.metadata, "get", get)
+        await log.link_segments([segment.token])
+    assert keys
+    assert CLUSTER_VERSION_KEY not in keys
 
 
 @pytest.mark.parametrize(

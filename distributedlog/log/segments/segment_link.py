@@ -303,7 +303,8 @@ class SegmentLinking:
         stored_version: KeyValue | None,
     ) -> LinkResult:
         writer_state = log_lock.writer_state
-        if linkable and not writer_state.state.had_unordered_txids:
+        linked, _ = self._append_segments(writer_state.state, linkable)
+        if linked.had_unordered_txids and not writer_state.state.had_unordered_txids:
             try:
                 await require_format(
                     self._metadata, GatedFormat.DECREASING_TXIDS, f'log "{self._name}"'
