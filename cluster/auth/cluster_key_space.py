@@ -23,7 +23,7 @@ from ...log.model.segment_record import SegmentRecord
 from ...log.model.stored_settings import BIND_PREFIX, CONF_PREFIX
 from ...metadata.auth.key_space import NO_SCOPE, AuditRule, KeyClass, KeyScope, KeySpace
 from ...metadata.model.acl_records import ACL_PREFIX, AUDIT_PREFIX, MODE_KEY, REVOKED_PREFIX
-from ...metadata.model.cluster_version import CLUSTER_VERSION_KEY, ClusterVersion
+from ...metadata.model.cluster_version import CLUSTER_VERSION_KEY, PROBE_KEY, ClusterVersion
 from ...metadata.model.rights import (
     ADMIN,
     ALL_LOG_RIGHTS,
@@ -242,11 +242,18 @@ def _rights_for_next_id(key: bytes, before: bytes | None, after: bytes | None) -
 
 
 def _rights_for_version(key: bytes, before: bytes | None, after: bytes | None) -> int:
-    """Allow only that the version of the cluster increases. No right allows a deletion."""
+    """Allow only that the version of the cluster increases, or that an unreadable one is replaced.
+
+    No right allows a deletion, or a change of a record of a newer version.
+    """
     if after is None:
         return 0
-    old = ClusterVersion() if before is None else ClusterVersion.decode(before)
-    return ADMIN if ClusterVersion.decode(after).finalized > old.finalized else 0
+    new = ClusterVersion.decode(after)
+    try:
+        old = ClusterVersion() if before is None else ClusterVersion.decode(before)
+    except CorruptData:
+        return ADMIN
+    return ADMIN if new.finalized > old.finalized else 0
 
 
 def _ledger_of_segment(value: bytes) -> bytes:
@@ -528,7 +535,7 @@ KEY_CLASSES = KeySpace(
     },
     single_keys={
         b"\0": KeyClass(AUTHENTICATED, 0),
-        b"cluster": KeyClass(AUTHENTICATED, 0),
+        PROBE_KEY: KeyClass(AUTHENTICATED, 0),
         keys.NEXT_LEDGER: KeyClass(AUTHENTICATED, _rights_for_next_id, is_created_once=True),
         keys.PLACEMENT: KeyClass(AUTHENTICATED, OPERATOR),
         REPAIR_SETTINGS: KeyClass(AUTHENTICATED, OPERATOR),

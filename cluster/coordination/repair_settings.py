@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from ...metadata.model.cluster_version import get_newer_key
 from ...metadata.model.interface import Metadata
 from ...metadata.model.transaction import Compare, Delete, Put, Transaction
 from ...runtime.declarations.options import DURATION_S_MAX
 from ...runtime.interfaces.errors import (
     CorruptData,
     InvalidRequest,
-    NotAllowed,
     UnsupportedFormat,
 )
 from ...runtime.interfaces.host import Buffer
@@ -124,10 +124,11 @@ async def read_repair_settings(metadata: Metadata) -> RepairSettings:
     """Return the repair settings.
 
     Raises:
+        NotAllowed: The principal is not authenticated.
         CorruptData: They are invalid.
         UnsupportedFormat: A newer version wrote them.
     """
-    item = await metadata.get(REPAIR_SETTINGS)
+    item = await get_newer_key(metadata, REPAIR_SETTINGS)
     return RepairSettings() if item is None else RepairSettings.decode(item.value)
 
 
@@ -138,9 +139,6 @@ async def usable_repair_settings(metadata: Metadata) -> RepairSettings:
     """
     try:
         return await read_repair_settings(metadata)
-    except NotAllowed:
-        # A leader of version 0.1 lets only operators read a key that it does not know.
-        return RepairSettings()
     except (CorruptData, UnsupportedFormat):
         return RepairSettings()
 

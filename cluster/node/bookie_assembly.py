@@ -24,10 +24,10 @@ from ...ledger.model import ledger_keys as keys
 from ...ledger.model.bookie_registration import BookieRegistration
 from ...ledger.model.ledger_ids import next_ledger
 from ...metadata.client.metadata_client import MetadataClient
-from ...metadata.model.cluster_version import read_cluster_version
+from ...metadata.model.cluster_version import PROBE_KEY, read_cluster_version
 from ...metadata.model.interface import Metadata
 from ...metadata.model.transaction import Compare
-from ...runtime.declarations.versions import VERSION
+from ...runtime.declarations.versions import stated_version
 from ...runtime.disk.node_identity import NodeIdentity
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError
 from ...runtime.interfaces.host import Address, Host, Listener
@@ -57,7 +57,6 @@ from ..repair.auditor_election import RepairLeaderElection
 from ..repair.ledger_deletion import LedgerDeletion
 from ..repair.repair_metrics import RepairParts
 from .node_lifecycle import (
-    PROBE_KEY,
     advertised_addresses,
     check_advertise,
     check_directories,
@@ -467,7 +466,7 @@ def registration_of(
         copies_assigned_ledgers=config.repair,
         principal=principal_of(host),
         limbo_below=store.limbo.limbo_bound,
-        version=VERSION,
+        version=stated_version(host.version),
     )
 
 

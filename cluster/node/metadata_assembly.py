@@ -7,6 +7,7 @@ import trio
 
 from ...metadata.declarations.options import MetadataOptions
 from ...metadata.server import serve_metadata
+from ...runtime.declarations.versions import stated_version
 from ...runtime.interfaces.errors import InvalidRequest
 from ...runtime.interfaces.host import Host, Listener
 from ...runtime.net.address_check import AdvertisedAddress, advertised_addresses_of
@@ -49,7 +50,10 @@ async def serve_metadata_node(
         listeners = await listen_all(host, config.listen or {"": config.voters[config.name]})
         try:
             options = MetadataOptions(
-                config.name, config.voters, advertised_addresses(listeners, config.advertise)
+                config.name,
+                config.voters,
+                advertised_addresses(listeners, config.advertise),
+                version=stated_version(host.version),
             )
             async with trio.open_nursery() as nursery:
                 keep = WorkFailures().keep_running

@@ -19,8 +19,6 @@ PLACE_S = 2.0
 """Interval between two checks that a node's files are still in its data directory."""
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 """Addresses to listen on, which cannot be dialed."""
-PROBE_KEY = b"cluster"
-"""A key that does not exist. A read of it needs a leader."""
 
 log = get_logger("distributedlog.cluster.node")
 

@@ -18,7 +18,7 @@ from ...ledger.placement.bookie_pool import make_pool
 from ...log.declarations.options import LogOptions
 from ...log.namespace import Namespace
 from ...metadata.client.metadata_client import MetadataClient
-from ...metadata.model.cluster_version import read_cluster_version
+from ...metadata.model.cluster_version import PROBE_KEY, read_cluster_version
 from ...proxy.declarations.options import ProxyOptions
 from ...proxy.membership.proxy_members import ProxyMembers
 from ...proxy.membership.proxy_registration import LEASE_S, READ, WRITE, ProxyRegistration
@@ -33,7 +33,7 @@ from ...proxy.write.write_proxy_peers import WriteProxyPeers
 from ...runtime.declarations.condition_texts import report_of
 from ...runtime.declarations.health_conditions import NodeConditions, limit_conditions
 from ...runtime.declarations.options import option_names, unknown_option_error, with_overrides
-from ...runtime.declarations.versions import VERSION
+from ...runtime.declarations.versions import stated_version
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.host import Address, Host, Listener
 from ...runtime.interfaces.principals import BY_CERTIFICATE
@@ -46,7 +46,6 @@ from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.registration_lease import RegistrationLease
 from ..declarations.options import WRITE_PROXY, NodeReady, ProxyNodeConfig
 from .node_lifecycle import (
-    PROBE_KEY,
     Keep,
     advertised_addresses,
     check_advertise,
@@ -296,7 +295,7 @@ def _registration_lease(parts: ProxyParts, addresses: Mapping[str, Address]) -> 
             accepting(),
             config.name,
             config.rack,
-            VERSION,
+            stated_version(parts.endpoint.host.version),
         )
 
     return RegistrationLease(

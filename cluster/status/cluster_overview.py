@@ -51,6 +51,7 @@ from ..declarations.config import format_address
 from ..repair.decommission import decommission_status, is_majority_away
 from .bookie_names import name_order
 from .cluster_versions import (
+    NodeVersion,
     member_version,
     node_versions,
     nodes_by_version,
@@ -95,20 +96,21 @@ async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]
         metadata: The metadata store.
         listener: The listener by which the client connected, which determines the addresses.
     """
-    rows_read = await _read_bookies(metadata, listener)
+    rows_read = await read_bookies(metadata, listener)
     return [row for row, _ in rows_read]
 
 
 async def new_ledger_candidates(metadata: Metadata) -> list[Candidate]:
     """Return all bookies that can be in the ensemble of a new ledger."""
-    return _candidates(await _read_bookies(metadata, ""))
+    return _candidates(await read_bookies(metadata, ""))
 
 
-_BookieRow = tuple[dict[str, Any], BookieRegistration | None]
+BookieRow = tuple[dict[str, Any], BookieRegistration | None]
 """A row, and the registration of a running bookie."""
 
 
-async def _read_bookies(metadata: Metadata, listener: str) -> list[_BookieRow]:
+async def read_bookies(metadata: Metadata, listener: str = "") -> list[BookieRow]:
+    """Return the rows of `bookies`, each with the registration of the bookie."""
     registrations: dict[str, BookieRegistration] = {}
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):  # counted as damaged records
@@ -116,7 +118,7 @@ async def _read_bookies(metadata: Metadata, listener: str) -> list[_BookieRow]:
                 item.key, item.value
             )
     leaving = {item.key async for item in Scan(metadata, keys.LEAVING_PREFIX)}
-    rows: list[_BookieRow] = []
+    rows: list[BookieRow] = []
     async for item in Scan(metadata, keys.COOKIE_PREFIX):
         try:
             bookie_id = keys.bookie_id_of(item.key)
@@ -159,7 +161,7 @@ def _state(registration: BookieRegistration | None, is_leaving: bool) -> str:
     return "down" if registration is None else "read-only" if registration.read_only else "up"
 
 
-def _candidates(bookie_rows: Sequence[_BookieRow]) -> list[Candidate]:
+def _candidates(bookie_rows: Sequence[BookieRow]) -> list[Candidate]:
     """Return the candidates of a client that reaches all registered bookies."""
     return ensemble_candidates(
         [registration for _, registration in bookie_rows if registration is not None],
@@ -227,7 +229,7 @@ class StatusCache:
 
 async def _check_addresses(
     host: Host,
-    bookie_rows: Sequence[_BookieRow],
+    bookie_rows: Sequence[BookieRow],
     proxies: Sequence[ProxyRegistration],
     listener: str,
     deadline: float,
@@ -343,14 +345,15 @@ async def status(
         timeout_s / 2 if has_leader else min(timeout_s / 2, LEADERLESS_S)
     ) as scope:
         try:
-            bookie_rows = await _read_bookies(metadata, metadata.listener)
+            bookie_rows = await read_bookies(metadata, metadata.listener)
             result["bookies"] = [row for row, _ in bookie_rows]
             await _add_drains(metadata, result["bookies"])
             result["under_replicated"] = await _under_replicated(metadata)
             result["damaged_records"], logs = await (cache or StatusCache()).read(metadata)
             cluster_conditions = await _cluster_conditions(metadata, bookie_rows, result, now_ms)
             proxies = await _proxies(metadata)
-            cluster_conditions += await _versions(metadata, members, result, proxies)
+            nodes = node_versions(members, bookie_rows, proxies)
+            cluster_conditions += await _versions(metadata, nodes, result)
             result["logs"] = logs
         except (NotAllowed, NotAuthenticated):
             raise  # a missing right is not a problem of the cluster
@@ -371,7 +374,7 @@ async def status(
 
 
 async def _cluster_conditions(
-    metadata: Metadata, bookie_rows: list[_BookieRow], result: dict[str, Any], now_ms: int
+    metadata: Metadata, bookie_rows: list[BookieRow], result: dict[str, Any], now_ms: int
 ) -> list[HealthCondition]:
     """Return the conditions of deletions, repair, ledgers, placement and bookies.
 
@@ -407,16 +410,12 @@ def unknown(error: str) -> dict[str, Any]:
 
 
 async def _versions(
-    metadata: Metadata,
-    members: Sequence[MemberStatus],
-    result: dict[str, Any],
-    proxies: Sequence[ProxyRegistration],
+    metadata: Metadata, nodes: Sequence[NodeVersion], result: dict[str, Any]
 ) -> list[HealthCondition]:
     """Set ``versions`` in ``result``, and return the conditions that follow from the versions of nodes."""
     finalized: Version | None = None
     with suppress(CorruptData, UnsupportedFormat):  # an unreadable version is a damaged record
         finalized = (await read_cluster_version(metadata)).finalized
-    nodes = node_versions(members, result["bookies"], proxies)
     result["versions"] = {
         "finalized": None if finalized is None else str(finalized),
         "nodes": nodes_by_version(nodes),
@@ -474,7 +473,7 @@ def conditions_of_members(members: Sequence[MemberStatus]) -> list[HealthConditi
 
 
 def conditions_of_bookies(
-    bookie_rows: Sequence[_BookieRow],
+    bookie_rows: Sequence[BookieRow],
     placement: PlacementStatus | None,
     status_values: dict[str, Any],
 ) -> list[HealthCondition]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...ledger.model.bookie_registration import BookieRegistration
 from ...metadata.model.interface import MemberRole, MemberStatus
 from ...proxy.membership.proxy_registration import ProxyRegistration
 from ...runtime.declarations.health_conditions import Code, HealthCondition, condition
@@ -25,7 +26,7 @@ class NodeVersion:
     kind: str
     """``metadata``, ``bookie``, ``write-proxy`` or ``read-proxy``."""
     version: str | None
-    """As stated, or as shown. None if the node is down, so that it is unknown."""
+    """As stated. "" if it states none, and None if the node is down, so that it is unknown."""
 
     @property
     def shown(self) -> str | None:
@@ -50,19 +51,26 @@ def member_version(member: MemberStatus) -> str | None:
 
 def node_versions(
     members: Iterable[MemberStatus],
-    bookie_rows: Iterable[Mapping[str, Any]],
+    bookie_rows: Iterable[tuple[Mapping[str, Any], BookieRegistration | None]],
     proxies: Iterable[ProxyRegistration],
 ) -> list[NodeVersion]:
     """Return the versions of all nodes.
 
     Args:
         members: The metadata nodes.
-        bookie_rows: The rows of `cluster_overview.bookies`, which include bookies that are down.
+        bookie_rows: The rows of `cluster_overview.read_bookies`, which include bookies that are down.
         proxies: The registered proxies.
     """
     return [
         *(NodeVersion(member.name, "metadata", member_version(member)) for member in members),
-        *(NodeVersion(row["label"] or row["id"], "bookie", row["version"]) for row in bookie_rows),
+        *(
+            NodeVersion(
+                row["label"] or row["id"],
+                "bookie",
+                None if registration is None else registration.version,
+            )
+            for row, registration in bookie_rows
+        ),
         *(
             NodeVersion(proxy.label or proxy.id, f"{proxy.kind}-proxy", proxy.version)
             for proxy in proxies

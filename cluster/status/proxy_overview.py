@@ -7,7 +7,7 @@ import trio
 from ...log.model.lock_record import lock_holder
 from ...log.model.log_keys import decode_log_id, name_key
 from ...metadata.client.metadata_client import MetadataClient
-from ...metadata.model.interface import Scan
+from ...metadata.model.interface import Metadata, Scan
 from ...proxy.membership.proxy_registration import PREFIX, WRITE, ProxyRegistration
 from ...proxy.membership.rendezvous_hash import plan_moves as plan_moves
 from ...proxy.protocol.proxy_messages import (
@@ -40,7 +40,7 @@ ORDER_S = 60.0
 """A drain takes at most 30 s."""
 
 
-async def registered_proxies(metadata: MetadataClient) -> list[ProxyRegistration]:
+async def registered_proxies(metadata: Metadata) -> list[ProxyRegistration]:
     """Return the registered proxies by kind and ID. Unreadable registrations are left out."""
     registrations = []
     async for item in Scan(metadata, PREFIX):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...runtime.declarations.options import MIB, check, option
+from ...runtime.declarations.versions import VERSION
 from ...runtime.interfaces.host import Address
 
 
@@ -78,3 +79,5 @@ class MetadataOptions:
     advertised: Mapping[str, Address] = field(default_factory=dict)
     """The node's own addresses for clients, by listener name. Default: its address in ``peers``."""
     raft: RaftOptions = field(default_factory=RaftOptions)
+    version: str = VERSION
+    """The version that the node states."""

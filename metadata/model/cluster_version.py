@@ -1,10 +1,10 @@
 """The version for which a cluster is finalized: the key ``cluster/version``.
 
-    cluster/version -> [format, major, minor, ms since 1970, principal]
+    cluster/version -> [format, major, minor]
 
 The version never decreases. A new cluster has its own version from its start (`version_guard.py`). In a
 cluster of version 0.1 the key is absent until `dlog cluster finalize` creates it. A node whose version is
-lower does not serve in that cluster.
+lower does not serve in that cluster. The audit record has the time and the principal of the change.
 
 A client reads the key when it is about to write a format that an older version refuses for the first time in
 a log, and not before. This costs nothing per record, and needs no watch.
@@ -16,17 +16,19 @@ from ...runtime.declarations.versions import CURRENT, UNREPORTED, GatedFormat, V
 from ...runtime.interfaces.errors import NotAllowed, UnsupportedFormat, UpgradeNotFinalized
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.handshake import PRINCIPAL_CHARS_MAX
-from ...runtime.protocol.schema import decode_stored, number, row, text, verify_round_trip
+from ...runtime.protocol.schema import decode_stored, number, row, verify_round_trip
 from .interface import Metadata
+from .transaction import KeyValue
 
 CLUSTER_VERSION_KEY = b"cluster/version"
+PROBE_KEY = b"cluster"
+"""A key that does not exist. A read of it needs a leader, and an authenticated principal."""
 FORMAT = 1
 VERSION_NUMBER_MAX = 999_999
 
 _NUMBER = number(0, VERSION_NUMBER_MAX)
 _HEAD = row(number(1), later=True)
-_RECORD = row(number(1), _NUMBER, _NUMBER, number(), text(PRINCIPAL_CHARS_MAX), later=True)
+_RECORD = row(number(1), _NUMBER, _NUMBER, later=True)
 _WHAT = "the version of the cluster"
 
 
@@ -35,15 +37,11 @@ class ClusterVersion:
     """The version for which a cluster is finalized."""
 
     finalized: Version = UNREPORTED
-    finalized_ms: int = 0
-    """The time of the change in ms since 1970, or 0 if the key is absent."""
-    principal: str = ""
-    """The principal that finalized it: an administrator, or a metadata node of a new cluster."""
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """Encode the value of `CLUSTER_VERSION_KEY`."""
-        return pack([FORMAT, *self.finalized, self.finalized_ms, self.principal])
+        return pack([FORMAT, *self.finalized])
 
     @classmethod
     def decode(cls, value: Buffer) -> "ClusterVersion":
@@ -58,8 +56,8 @@ class ClusterVersion:
             raise UnsupportedFormat(
                 f"{_WHAT} has format {written_in}, this program reads up to {FORMAT}"
             )
-        _, major, minor, finalized_ms, principal = decode_stored(value, _RECORD, _WHAT)
-        return cls(Version(major, minor), finalized_ms, principal)
+        _, major, minor = decode_stored(value, _RECORD, _WHAT)
+        return cls(Version(major, minor))
 
     def check_node(self) -> None:
         """Check that a node of this version may serve in the cluster.
@@ -78,15 +76,31 @@ async def read_cluster_version(metadata: Metadata) -> ClusterVersion:
     """Return the version for which the cluster is finalized, 0.1 if the key is absent.
 
     Raises:
+        NotAllowed: The principal is not authenticated.
         CorruptData: The value is invalid.
         UnsupportedFormat: A newer version wrote it.
     """
-    try:
-        item = await metadata.get(CLUSTER_VERSION_KEY)
-    except NotAllowed:
-        # A leader of version 0.1 lets only operators read a key that it does not know.
-        return ClusterVersion()
+    item = await get_newer_key(metadata, CLUSTER_VERSION_KEY)
     return ClusterVersion() if item is None else ClusterVersion.decode(item.value)
+
+
+async def get_newer_key(metadata: Metadata, key: bytes) -> KeyValue | None:
+    """Return a key that version 0.1 does not have, or None if it is absent.
+
+    Args:
+        metadata: The metadata store.
+        key: A key that each authenticated principal may read.
+
+    Raises:
+        NotAllowed: The principal is not authenticated.
+    """
+    try:
+        return await metadata.get(key)
+    except NotAllowed:
+        # A leader of version 0.1 lets only operators read an unknown key. Every version permits this read to
+        # the principals that version 0.2 permits the other one.
+        await metadata.get(PROBE_KEY)
+        return None
 
 
 async def require_format(metadata: Metadata, wanted: GatedFormat, subject: str) -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 import trio
 
 from ...runtime.declarations.health_conditions import NodeConditions, limit_conditions
-from ...runtime.declarations.versions import VERSION
 from ...runtime.interfaces.errors import DistributedLogError, NotLeader
 from ...runtime.net.rpc import Endpoint
 from ..declarations.options import MetadataOptions
@@ -54,7 +53,7 @@ def make_own_row(
         node_id,
         limit_conditions(conditions.current()),
         role_detail,
-        VERSION,
+        options.version,
     )
     return MemberStatusRow(
         status,

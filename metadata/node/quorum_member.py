@@ -164,7 +164,7 @@ class MemberNode:
             endpoint, options.peers, self.replica, nursery, cluster_id, options.name
         )
         self._current_rights = CurrentRights(Authorizer(key_space, trio.current_time), self.replica)
-        self.version_guard = VersionGuard(self.replica, self.peers, options.name, host.wall_ms)
+        self.version_guard = VersionGuard(self.replica, self.peers, options.version)
         self.leases = Leases(self.replica)
         self.principal_quotas = PrincipalQuotas()
         self.namespace_quotas = NamespaceQuotas(key_space)

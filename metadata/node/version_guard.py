@@ -10,13 +10,10 @@ A node of a lower version than the cluster's ends with `UnsupportedFormat` befor
 it applies the change. Builds up to version 0.1 do not know the key, and continue.
 """
 
-from collections.abc import Callable
-
 import trio
 
-from ...runtime.declarations.versions import CURRENT, parse_version
+from ...runtime.declarations.versions import UNREPORTED, parse_version
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
-from ...runtime.protocol.handshake import PRINCIPAL_CHARS_MAX
 from ..model.cluster_version import CLUSTER_VERSION_KEY, ClusterVersion
 from ..model.commands import Transact, encode_command
 from ..model.transaction import Compare, Put, Transaction
@@ -32,13 +29,11 @@ FOUNDING_S = 60.0
 class VersionGuard:
     """Writes and checks the version of the cluster, for one metadata node."""
 
-    def __init__(
-        self, replica: RaftReplica, peers: RaftPeers, name: str, clock_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, replica: RaftReplica, peers: RaftPeers, version: str) -> None:
+        """Create the guard of a node that states this version."""
         self._replica = replica
         self._peers = peers
-        self._principal = f"metadata/{name}"[:PRINCIPAL_CHARS_MAX]
-        self._clock_ms = clock_ms
+        self._version = parse_version(version)
         self._checked_revision = 0
 
     def check(self) -> None:
@@ -56,11 +51,15 @@ class VersionGuard:
 
     async def write_first_version(self) -> None:
         """Finalize a new cluster for its version. Returns when this is done, or is left to an operator."""
+        if self._version == UNREPORTED:
+            return  # without the key, the cluster is one of this version
         replica, deadline = self._replica, trio.current_time() + FOUNDING_S
         while replica.state.get(CLUSTER_VERSION_KEY) is None and trio.current_time() < deadline:
             if replica.is_leader:
                 versions = await self._voter_versions()
-                if any(text is not None and parse_version(text) < CURRENT for text in versions):
+                if any(
+                    text is not None and parse_version(text) < self._version for text in versions
+                ):
                     return
                 if None not in versions and replica.is_leader:
                     self._propose()
@@ -77,7 +76,7 @@ class VersionGuard:
 
     def _propose(self) -> None:
         """Propose the version. A concurrent or repeated proposal has no effect."""
-        record = ClusterVersion(CURRENT, self._clock_ms(), self._principal)
+        record = ClusterVersion(self._version)
         absent = Compare.version(CLUSTER_VERSION_KEY, 0)
         change = Transaction((absent,), (Put(CLUSTER_VERSION_KEY, record.encode()),))
         self._replica.propose(encode_command(Transact(transaction=change)), lambda answer: None)

@@ -1197,7 +1197,7 @@ CODECS = [
     Codec(
         "the version of the cluster",
         cluster_version.ClusterVersion.decode,
-        [cluster_version.ClusterVersion(Version(0, 2), 1_800_000_000_000, "user/ann").encode()],
+        [cluster_version.ClusterVersion(Version(0, 2)).encode()],
         STORED,
         ("metadata/model/cluster_version.py ClusterVersion.decode",),
     ),

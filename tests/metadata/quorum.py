@@ -14,6 +14,7 @@ from distributedlog.metadata.model.interface import MemberStatus
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.metadata.protocol.client_messages import decode_rows
 from distributedlog.metadata.server import serve_metadata
+from distributedlog.runtime.declarations.versions import VERSION
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import ConnectionLost
 from distributedlog.runtime.interfaces.host import Address, Buffer, Connection, Host, Listener
@@ -54,6 +55,8 @@ class Quorum:
         self._running: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
         self._clients = 0
         self._classes = classes
+        self.versions: dict[str, str] = {}
+        """The versions that nodes state from their next start on, if not that of this software."""
         self.may_end: set[str] = set()
         """Nodes that may end by themselves; why they did is in ``ended``."""
         self.ended: dict[str, BaseExceptionGroup] = {}
@@ -201,7 +204,11 @@ class Quorum:
             with trio.CancelScope() as scope:
                 self._running[name] = (scope, ended)
                 async with trio.open_nursery() as nursery:
-                    options = MetadataOptions(self._called[name], self._listed[name])
+                    options = MetadataOptions(
+                        self._called[name],
+                        self._listed[name],
+                        version=self.versions.get(name, VERSION),
+                    )
                     await nursery.start(
                         serve_metadata, host, options, {"": listener}, self._classes
                     )

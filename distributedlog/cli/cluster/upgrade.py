@@ -9,7 +9,13 @@ from ..framework.options import CliCommand, Group, Settings, common, force_optio
 from ..framework.output import emit, table, visible
 
 
-@click.group(cls=Group, examples="dlog cluster finalize --dry-run\ndlog cluster finalize")
+@click.group(
+    cls=Group,
+    examples="""
+    dlog cluster finalize --dry-run
+    dlog cluster finalize
+    """,
+)
 def command() -> None:
     """List the versions of all nodes, and finalize an upgrade."""
 
@@ -35,12 +41,11 @@ def finalize(settings: Settings, dry_run: bool, force: bool) -> None:
     metadata nodes, bookies and proxies must be up and have this version. Upgrade all clients before, because
     the command cannot see them.
 
-    A new cluster is finalized from its start. A repetition changes nothing. The command asks for
-    confirmation, and requires the role admin.
+    A new cluster is finalized from its start. A repetition changes nothing, and an unreadable version is
+    replaced. The command asks for confirmation, and requires the role admin.
     """
     from ...cluster.status.upgrade import check_finalize, finalize_upgrade
     from ...runtime.declarations.versions import CURRENT
-    from ...runtime.machine import client_host
     from ..connection.cluster_connection import quorum, run_call
 
     if dry_run and force:
@@ -50,8 +55,7 @@ def finalize(settings: Settings, dry_run: bool, force: bool) -> None:
         async def work(metadata: Any) -> Any:
             if dry_run:
                 return await check_finalize(metadata)
-            now_ms = client_host("dlog").wall_ms()
-            return await finalize_upgrade(metadata, now_ms, force=is_forced)
+            return await finalize_upgrade(metadata, force=is_forced)
 
         return run_call(settings, "the versions of the nodes", work, quorum)
 
@@ -60,7 +64,7 @@ def finalize(settings: Settings, dry_run: bool, force: bool) -> None:
     if settings.json:
         emit(
             {
-                "finalized": str(result.finalized),
+                "finalized": None if result.finalized is None else str(result.finalized),
                 "target": str(result.target),
                 "can_finalize": is_possible,
                 "blocking": [node.name for node in result.blocking],
@@ -74,8 +78,12 @@ def finalize(settings: Settings, dry_run: bool, force: bool) -> None:
         if dry_run:
             rows = [[visible(node.name), node.kind, node.shown or "down"] for node in result.nodes]
             table(("node", "kind", "version"), rows)
-        print(f"the cluster is finalized for version {result.finalized}")
+        print(f"the cluster is finalized for {_shown(result.finalized)}")
         if dry_run and not result.is_done:
             print(f"it can be finalized for {result.target}: {'yes' if is_possible else 'no'}")
     if dry_run and not is_possible:
         raise ExitWithCode(NO)
+
+
+def _shown(finalized: Any) -> str:
+    return "an unreadable version" if finalized is None else f"version {finalized}"

@@ -11,7 +11,6 @@ import pytest
 
 from distributedlog.cluster.auth.cluster_key_space import KEY_CLASSES
 from distributedlog.cluster.coordination import gc_hold as restored
-from distributedlog.cluster.node.node_lifecycle import PROBE_KEY
 from distributedlog.cluster.repair import replication_worker as repair
 from distributedlog.cluster.status.damaged_records import ALL_RECORDS
 from distributedlog.ledger.model import ledger_keys
@@ -25,6 +24,8 @@ from distributedlog.metadata.model import cluster_version
 from distributedlog.metadata.model.rights import ADMIN, AUTHENTICATED, EVERYBODY, OPERATOR
 from distributedlog.proxy.membership import proxy_registration as registration
 from distributedlog.runtime.declarations.versions import Version
+from distributedlog.runtime.interfaces.errors import UnsupportedFormat
+from distributedlog.runtime.protocol.frames import pack
 from tests.parts import files_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,7 +70,7 @@ def test_a_key_that_is_made_has_its_row_and_its_place(
 def test_keys_that_stand_alone_have_rows() -> None:
     modules = (*MODULES, repair, restored, cluster_version)
     found = {key for module in modules for key in whole_keys(module)}
-    for key in {*found, *ALL_RECORDS, PROBE_KEY, b"\0"}:
+    for key in {*found, *ALL_RECORDS, cluster_version.PROBE_KEY, b"\0"}:
         row = KEY_CLASSES.of(key if not key.startswith(b"log/") else key + b"%016x/state" % 1)
         assert row is not UNKNOWN_CLASS, f"no row has {key!r}"
 
@@ -120,8 +121,11 @@ def test_version_of_the_cluster_is_raised_by_administrators_and_audited() -> Non
     assert row.read_rights & AUTHENTICATED
     assert callable(row.write_rights)
     assert row.write_rights(key, None, older) == row.write_rights(key, older, newer) == ADMIN
-    for before, after in ((older, older), (newer, older), (older, None)):
+    for before, after in ((older, older), (newer, older), (older, None), (b"unreadable", None)):
         assert row.write_rights(key, before, after) == 0
+    assert row.write_rights(key, b"unreadable", older) == ADMIN, "an administrator can repair it"
+    with pytest.raises(UnsupportedFormat):  # the record of a newer version is no damage
+        row.write_rights(key, pack([cluster_version.FORMAT + 1, 0]), newer)
 
     describe = KEY_CLASSES.audit_rules[b"cluster/"]
     assert describe(key, {key: newer}, older) == ("finalize", "version 0.3")

@@ -17,7 +17,6 @@ from distributedlog.metadata.model.cluster_version import (
 )
 from distributedlog.metadata.model.interface import MemberRole, MemberStatus
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
-from distributedlog.metadata.protocol.client_messages import AuthorizationReport
 from distributedlog.proxy.membership.proxy_registration import ProxyRegistration
 from distributedlog.runtime.declarations.health_conditions import Code
 from distributedlog.runtime.declarations.versions import CURRENT, UNREPORTED, VERSION, Version
@@ -25,6 +24,7 @@ from distributedlog.runtime.interfaces.errors import (
     ConfirmationRequired,
     NotAllowed,
     OutcomeUnknown,
+    UnsupportedFormat,
     UpgradeIncomplete,
 )
 from distributedlog.runtime.protocol.frames import pack, unpack
@@ -40,6 +40,7 @@ class Cluster(LocalMetadata):
 
     listener = ""
     outcome_lost = False
+    version_reads = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,9 +52,9 @@ class Cluster(LocalMetadata):
     async def status(self) -> list[MemberStatus]:
         return list(self.members)
 
-    async def authorization_report(self, *, own: bool = False) -> AuthorizationReport:
-        assert own
-        return AuthorizationReport("required", "user/ann", 0)
+    async def get(self, key: bytes) -> Any:
+        self.version_reads += key == CLUSTER_VERSION_KEY
+        return await super().get(key)
 
     async def transact(self, transaction: Transaction) -> Any:
         reply = await super().transact(transaction)
@@ -76,8 +77,8 @@ class Cluster(LocalMetadata):
         await self.put(cookie, Put(keys.bookie_key(name), pack(fields)))
 
 
-async def cluster(*older: str) -> Any:
-    made = Cluster()
+async def cluster(*older: str, kind: type[Cluster] = Cluster) -> Any:
+    made = kind()
     for name in ("b1", "b2", "b3"):
         await made.add_bookie(name, older=name in older)
     proxy = ProxyRegistration("9f", "write", {"": ("h", 2)}, label="w1", version=VERSION)
@@ -131,6 +132,13 @@ async def test_unreadable_version_is_a_damaged_record() -> None:
     assert found["versions"]["finalized"] is None
 
 
+async def test_versions_of_bookies_are_those_that_they_state() -> None:
+    mixed = await cluster("b1")
+    nodes = (await check_finalize(mixed)).nodes
+    stated = {node.name: node.version for node in nodes if node.kind == "bookie"}
+    assert stated == {"nb1": "", "nb2": VERSION, "nb3": VERSION}
+
+
 def test_node_that_is_down_has_no_version() -> None:
     nodes = [NodeVersion("m1", "metadata", VERSION), NodeVersion("b1", "bookie", None)]
     assert [one.code for one in version_conditions(UNREPORTED, nodes)] == [
@@ -140,18 +148,53 @@ def test_node_that_is_down_has_no_version() -> None:
     assert version_conditions(UNREPORTED, nodes[1:]) == []
 
 
-async def test_finalization_is_confirmed_stored_once_and_has_its_administrator() -> None:
+async def test_finalization_is_confirmed_and_stored_once() -> None:
     upgraded = await cluster()
     with pytest.raises(ConfirmationRequired, match="return to version 0"):
-        await finalize_upgrade(upgraded, 7)
+        await finalize_upgrade(upgraded)
     assert (await read_cluster_version(upgraded)).finalized == UNREPORTED
 
     upgraded.outcome_lost = True
-    result = await finalize_upgrade(upgraded, 7, force=True)
+    upgraded.version_reads = 0
+    result = await finalize_upgrade(upgraded, force=True)
     assert result.is_done
-    assert await read_cluster_version(upgraded) == ClusterVersion(CURRENT, 7, "user/ann")
-    assert (await finalize_upgrade(upgraded, 8)).is_done
-    assert (await read_cluster_version(upgraded)).finalized_ms == 7
+    assert upgraded.version_reads == 2, "one per attempt"
+    assert await read_cluster_version(upgraded) == ClusterVersion(CURRENT)
+    assert (await finalize_upgrade(upgraded)).is_done
+    item = await upgraded.get(CLUSTER_VERSION_KEY)
+    assert item is not None
+    assert item.version == 1
+
+
+async def test_unreadable_version_is_replaced_after_a_confirmation() -> None:
+    damaged = await cluster()
+    await damaged.put(Put(CLUSTER_VERSION_KEY, b"unreadable"))
+    assert (await check_finalize(damaged)).finalized is None
+    with pytest.raises(ConfirmationRequired, match="unreadable"):
+        await finalize_upgrade(damaged)
+    result = await finalize_upgrade(damaged, force=True)
+    assert result.finalized == CURRENT
+    assert await read_cluster_version(damaged) == ClusterVersion(CURRENT)
+
+    await damaged.put(Put(CLUSTER_VERSION_KEY, pack([99, 0, 3])))
+    with pytest.raises(UnsupportedFormat):  # a newer version of dlog reads it
+        await finalize_upgrade(damaged, force=True)
+
+
+async def test_older_node_that_registers_during_the_change_is_a_health_condition() -> None:
+    """The check and the change are not one transaction."""
+
+    class Late(Cluster):
+        async def transact(self, transaction: Transaction) -> Any:
+            if transaction.operations[0].key == CLUSTER_VERSION_KEY:
+                await self.add_bookie("b4", older=True)
+            return await super().transact(transaction)
+
+    late = await cluster(kind=Late)
+    assert (await finalize_upgrade(late, force=True)).is_done
+    found = await overview.status(late, 30.0)
+    assert found["conditions"][0]["code"] == Code.NODES_BELOW_FINALIZED
+    assert found["conditions"][0]["parameters"]["names"] == "nb4"
 
 
 async def test_finalization_names_nodes_that_are_older_or_down() -> None:
@@ -161,7 +204,7 @@ async def test_finalization_names_nodes_that_are_older_or_down() -> None:
     )
     await mixed.put(Delete(keys.bookie_key("b3")))
     with pytest.raises(UpgradeIncomplete) as refused:
-        await finalize_upgrade(mixed, 7, force=True)
+        await finalize_upgrade(mixed, force=True)
     for words in (
         "bookie nb2 has version 0.1 or older",
         "metadata m2 is down",
@@ -177,7 +220,7 @@ async def test_finalization_for_an_earlier_version_than_that_of_the_cluster_chan
 ):
     newer = await cluster()
     newer.finalize(Version(99, 0))
-    assert (await finalize_upgrade(newer, 7, force=True)).finalized == Version(99, 0)
+    assert (await finalize_upgrade(newer, force=True)).finalized == Version(99, 0)
 
 
 async def test_cluster_whose_leader_refuses_to_read_the_key_is_not_finalized() -> None:
@@ -185,6 +228,17 @@ async def test_cluster_whose_leader_refuses_to_read_the_key_is_not_finalized() -
 
     class Older(LocalMetadata):
         async def get(self, key: bytes) -> Any:
-            raise NotAllowed(f"no row has {key!r}")
+            if key == CLUSTER_VERSION_KEY:
+                raise NotAllowed(f"no row has {key!r}")
+            return await super().get(key)
 
     assert await read_cluster_version(Older()) == ClusterVersion()
+
+
+async def test_principal_without_rights_gets_the_refusal_and_not_an_older_version() -> None:
+    class Refusing(LocalMetadata):
+        async def get(self, key: bytes) -> Any:
+            raise NotAllowed("anonymous may not read")
+
+    with pytest.raises(NotAllowed):
+        await read_cluster_version(Refusing())

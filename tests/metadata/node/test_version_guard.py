@@ -1,6 +1,6 @@
 """The version of a cluster on metadata nodes: stored when a cluster forms, and checked by each node."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,18 +15,22 @@ from distributedlog.metadata.model.cluster_version import (
     read_cluster_version,
 )
 from distributedlog.metadata.node import member_status
-from distributedlog.metadata.node.version_guard import FOUNDING_S, VersionGuard
+from distributedlog.metadata.node.version_guard import FOUNDING_S
 from distributedlog.runtime.declarations.versions import CURRENT, UNREPORTED, VERSION, Version
 from distributedlog.runtime.interfaces.errors import UnsupportedFormat
+from distributedlog.runtime.protocol.frames import pack
 from tests.metadata.quorum import Quorum, put, quorum
 
 NEWER = ClusterVersion(Version(99, 0)).encode()
 
 
 @asynccontextmanager
-async def new_cluster(voters: int = 3) -> AsyncIterator[tuple[Quorum, MetadataClient]]:
-    """Started metadata nodes with the keys of a cluster, and a client."""
+async def new_cluster(
+    voters: int = 3, *, older: str = ""
+) -> AsyncIterator[tuple[Quorum, MetadataClient]]:
+    """Started metadata nodes with the keys of a cluster, and a client. ``older`` has version 0.1."""
     async with quorum(voters, classes=KEY_CLASSES) as nodes:
+        nodes.versions = {older: ""}
         await nodes.start()
         yield nodes, await nodes.client()
 
@@ -39,25 +43,6 @@ async def finalized_once(client: MetadataClient) -> ClusterVersion:
     return await read_cluster_version(client)
 
 
-def run_older(monkeypatch: pytest.MonkeyPatch, names: Collection[str]) -> None:
-    """Let these nodes state no version and write none, as version 0.1 does."""
-    make, write = member_status.make_own_row, VersionGuard.write_first_version
-
-    def make_older(options: Any, *arguments: Any, **named: Any) -> Any:
-        if options.name in names:
-            monkeypatch.setattr(member_status, "VERSION", "")
-        row = make(options, *arguments, **named)
-        monkeypatch.setattr(member_status, "VERSION", VERSION)
-        return row
-
-    async def write_unless_older(guard: Any) -> None:
-        if guard._principal.removeprefix("metadata/") not in names:
-            await write(guard)
-
-    monkeypatch.setattr(member_status, "make_own_row", make_older)
-    monkeypatch.setattr(VersionGuard, "write_first_version", write_unless_older)
-
-
 async def let_lead(nodes: Quorum, name: str) -> None:
     """Restart leaders until this node leads."""
     while (leader := await nodes.leader()) != name:
@@ -68,25 +53,13 @@ async def let_lead(nodes: Quorum, name: str) -> None:
 async def test_new_cluster_is_finalized_for_its_version(autojump_clock: object) -> None:
     async with new_cluster() as (nodes, client):
         found = await finalized_once(client)
-        assert (found.finalized, found.principal[:9]) == (CURRENT, "metadata/")
+        assert found.finalized == CURRENT
         assert {row.version for row in (await nodes.rows()).values()} == {VERSION}
         assert {row.version for row in await client.status()} == {VERSION}
 
 
-async def test_version_stays_readable_with_a_long_name_of_the_node(autojump_clock: object) -> None:
-    async with trio.open_nursery() as nursery:
-        nodes = Quorum(["m" * 250], nursery, classes=KEY_CLASSES)
-        await nodes.start()
-        found = await finalized_once(await nodes.client())
-        assert (found.finalized, found.principal[:10]) == (CURRENT, "metadata/m")
-        nursery.cancel_scope.cancel()
-
-
-async def test_new_cluster_with_an_older_voter_is_not_finalized(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_older(monkeypatch, ["m3"])
-    async with new_cluster() as (_, client):
+async def test_new_cluster_with_an_older_voter_is_not_finalized(autojump_clock: object) -> None:
+    async with new_cluster(older="m3") as (_, client):
         await trio.sleep(10)
         assert (await read_cluster_version(client)).finalized == UNREPORTED
         assert {row.name: row.version for row in await client.status()} == {
@@ -95,15 +68,13 @@ async def test_new_cluster_with_an_older_voter_is_not_finalized(
 
 
 async def test_upgrade_of_an_older_founder_does_not_finalize_the_cluster(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: object,
 ) -> None:
     """Bookies, proxies and clients can still be older, whichever metadata node leads then."""
-    older = {"m3"}
-    run_older(monkeypatch, older)
-    async with new_cluster() as (nodes, client):
+    async with new_cluster(older="m3") as (nodes, client):
         follower = nodes.other_than("m3", await nodes.leader())
         await trio.sleep(FOUNDING_S)
-        older.clear()
+        nodes.versions.clear()
         await let_lead(nodes, follower)
         await trio.sleep(10)
         assert (await read_cluster_version(client)).finalized == UNREPORTED
@@ -142,6 +113,12 @@ async def test_node_ends_when_the_cluster_is_finalized_for_a_newer_version_and_a
         await nodes.start("m1")
         end = await nodes.end_of("m1")
         assert end.subgroup(UnsupportedFormat) is not None
+
+
+async def test_version_with_the_fields_of_earlier_builds_is_read() -> None:
+    """Builds before the release stored the time and the principal, too."""
+    stored = pack([1, 0, 2, 1_800_000_000_000, "user/ann"])
+    assert ClusterVersion.decode(stored) == ClusterVersion(Version(0, 2))
 
 
 async def test_unreadable_version_ends_no_node(autojump_clock: object) -> None:
