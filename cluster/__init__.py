@@ -36,6 +36,7 @@ Health and status:
     status/proxy_overview.py            The status of proxies, and commands to them.
     status/placement_status.py          The placement policy, and the ledgers that violate it.
     status/bookie_names.py              The names of bookies for output to people.
+    status/audit_findings.py            The findings of an audit, and the checks of single records (pure).
     status/damaged_records.py           Find unreadable records in the metadata.
     status/reference_check.py           Check that the records of ledgers, bookies and logs refer to each
                                         other.

@@ -209,6 +209,7 @@ PURE = {
     "distributedlog/runtime/protocol/handshake.py",
     "distributedlog/runtime/declarations/meters.py",
     "distributedlog/runtime/declarations/versions.py",
+    "cluster/status/audit_findings.py",
     "cluster/status/cluster_versions.py",
     "distributedlog/runtime/protocol/operations.py",
     "distributedlog/runtime/declarations/options.py",

@@ -1,18 +1,18 @@
 """Check the references between the records of ledgers, bookies and logs, for `dlog audit`.
 
-Each reference must exist in both directions. The check also reports unreadable records of ledgers, logs and
-segments, and segments whose record has a boolean as a transaction ID. Older programs stored such values
-unchecked, and cannot read such a log.
+Each reference must exist in both directions. The check also reports unreadable records, and records of
+version 0.1 that need attention before an upgrade (`audit_findings.py`).
 
 One pass over the ledgers' records runs concurrently with one over each bookie's part of the reverse index, in
-the order of IDs. Another pass reads the logs' segments. Time and memory are proportional to the number of
-ledgers (about 100 bytes per ledger). Each apparent mismatch is read again separately, because it may have
-changed during the pass.
+the order of IDs. Other passes read the logs and their settings. Time and memory are proportional to the
+number of ledgers (about 100 bytes per ledger). Each apparent mismatch is read again separately, because it
+may have changed during the pass. At most `FINDINGS_MAX` findings per code are listed.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
@@ -23,24 +23,22 @@ from ...log.model.log_keys import (
     replaced_ledger_key,
     segment_key,
     staged_ledger_key,
+    state_key,
 )
 from ...log.model.log_state import LogState
-from ...log.model.segment_record import SegmentRecord, stores_bool_txid
+from ...log.model.segment_record import SegmentRecord, end_stores_bool_txid, stores_bool_txid
+from ...log.model.stored_settings import BIND_PREFIX, CONF_PREFIX
+from ...metadata.model.cluster_version import CLUSTER_VERSION_KEY
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import KeyValue
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ..repair.decommission import bookies_in_index
+from .audit_findings import AuditFinding, FindingCode, log_text, settings_findings, state_findings
+from .damaged_records import FEW_RECORDS
 
 LOG_PREFIX = b"log/"
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A reference without its counterpart, or a record that needs attention."""
-
-    ledger: int | None
-    """None if the record is not a ledger's, and contains no readable ledger ID."""
-    what: str
+FINDINGS_MAX = 1000
+"""The number of findings per code that are listed. Further ones are counted."""
 
 
 class ReferenceCheck:
@@ -48,17 +46,27 @@ class ReferenceCheck:
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
+        self._segments: dict[int, tuple[int, int]] = {}
+        """The log and segment that refer to each ledger, without those that were checked."""
         self.ledgers = 0
         self.segments = 0
         self.entries = 0
         """Of the reverse index."""
 
-    async def audit(self) -> AsyncIterator[Mismatch]:
-        """Yield every mismatch."""
-        mismatches: list[Mismatch] = []
-        segments = await self._load_segments(mismatches)
-        for one in mismatches:
-            yield one
+    async def audit(self) -> AsyncIterator[AuditFinding]:
+        """Yield the findings. One more finding per code has the number of those that are not listed."""
+        counts: Counter[FindingCode] = Counter()
+        checks = (self._check_logs, self._check_settings, self._check_ledgers, self._check_others)
+        for findings in (check() for check in checks):
+            async for finding in findings:
+                counts[finding.code] += 1
+                if counts[finding.code] <= FINDINGS_MAX:
+                    yield finding
+        for code, count in counts.items():
+            if count > FINDINGS_MAX:
+                yield AuditFinding(code, "other objects", f"{count - FINDINGS_MAX} more findings")
+
+    async def _check_ledgers(self) -> AsyncIterator[AuditFinding]:
         staged_or_replaced = await self._load_staged_or_replaced()
         index = [
             _IndexCursor(self._metadata, bookie)
@@ -70,74 +78,123 @@ class ReferenceCheck:
             try:
                 ledger = LedgerMetadata.decode(item.key, item.value)
             except (CorruptData, UnsupportedFormat) as error:
-                yield Mismatch(None, str(error))
+                yield _unreadable(item, error)
                 continue
             self.ledgers += 1
             index_bookies: set[str] = set()
             for part in index:
                 while part.ledger_id is not None and part.ledger_id < ledger.ledger_id:
-                    if mismatch := await self._check_orphaned(part.ledger_id, part.bookie):
-                        yield mismatch
+                    if orphan := await self._check_orphaned(part.ledger_id, part.bookie):
+                        yield orphan
                     await part.advance()
                 if part.ledger_id == ledger.ledger_id:
                     self.entries += 1
                     index_bookies.add(part.bookie)
                     await part.advance()
-            is_live = ledger.state is not LedgerState.DELETING
-            record_bookies = set(ledger.bookies()) if is_live else set()
-            for bookie in sorted(record_bookies ^ index_bookies):
-                if await self._is_still_different(ledger.ledger_id, bookie):
-                    side = (
-                        "its record lists" if bookie in record_bookies else "only the index lists"
-                    )
-                    yield Mismatch(ledger.ledger_id, f"{side} bookie {bookie}")
-            owner = segments.pop(ledger.ledger_id, None)
-            if is_live:
-                problem = await self._check_owner(
-                    ledger, owner, ledger.ledger_id in staged_or_replaced
-                )
-                if problem:
-                    yield Mismatch(ledger.ledger_id, problem)
+            async for finding in self._check_bookies(ledger, index_bookies):
+                yield finding
+            owner = self._segments.pop(ledger.ledger_id, None)
+            if ledger.state is not LedgerState.DELETING:
+                is_staged = ledger.ledger_id in staged_or_replaced
+                if problem := await self._check_owner(ledger, owner, is_staged):
+                    yield _of_ledger(FindingCode.LEDGER_UNREFERENCED, ledger.ledger_id, problem)
+                if is_staged and _ends_with_bool_txid(ledger):
+                    what = "stores true or false as a txid. Programs of version 0.1 cannot link it"
+                    yield _of_ledger(FindingCode.TXID_BOOLEAN, ledger.ledger_id, what)
         for part in index:
             while part.ledger_id is not None:
-                if mismatch := await self._check_orphaned(part.ledger_id, part.bookie):
-                    yield mismatch
+                if orphan := await self._check_orphaned(part.ledger_id, part.bookie):
+                    yield orphan
                 await part.advance()
-        for ledger_id, (log_id, segment) in segments.items():
+        async for finding in self._check_missing():
+            yield finding
+
+    async def _check_bookies(
+        self, ledger: LedgerMetadata, index_bookies: set[str]
+    ) -> AsyncIterator[AuditFinding]:
+        is_live = ledger.state is not LedgerState.DELETING
+        record_bookies = set(ledger.bookies()) if is_live else set()
+        for bookie in sorted(record_bookies ^ index_bookies):
+            if await self._is_still_different(ledger.ledger_id, bookie):
+                side = "its record lists" if bookie in record_bookies else "only the index lists"
+                what = f"{side} bookie {bookie}"
+                yield _of_ledger(FindingCode.INDEX_DIFFERS, ledger.ledger_id, what)
+
+    async def _check_missing(self) -> AsyncIterator[AuditFinding]:
+        """Yield the ledgers that segments refer to, and that do not exist."""
+        for ledger_id, (log_id, segment) in self._segments.items():
             if await self._get(keys.ledger_key(ledger_id)) is not None:
                 continue
             if await self._is_named_by_segment(log_id, segment, ledger_id):
-                yield Mismatch(
-                    ledger_id,
-                    f"segment {segment} of log {log_id:016x} refers to it, but it does not exist",
+                what = (
+                    f"segment {segment} of {log_text(log_id)} refers to it, but it does not exist"
                 )
+                yield _of_ledger(FindingCode.LEDGER_MISSING, ledger_id, what)
 
-    async def _load_segments(self, mismatches: list[Mismatch]) -> dict[int, tuple[int, int]]:
-        """Return the log and segment that refer to each ledger; the last segment of a shared ledger."""
-        by_ledger: dict[int, tuple[int, int]] = {}
+    async def _check_logs(self) -> AsyncIterator[AuditFinding]:
+        """Check states and segments, and store the log and segment that refer to each ledger.
+
+        Of a shared ledger, this is the last segment. The keys of a log are read in the order of their names,
+        so its segments come before its state.
+        """
+        assigned_in = b""  # the last log that has a segment with assigned txids
         async for item in Scan(self._metadata, LOG_PREFIX):
             parts = item.key.split(b"/")
             try:
                 if len(parts) == 3 and parts[2] == b"state":
-                    LogState.decode(item.value)
+                    has_assigned = assigned_in == parts[1]
+                    for finding in state_findings(item.value, has_assigned_txids=has_assigned):
+                        yield finding
                     continue
                 if len(parts) != 4 or parts[2] != b"segment":
                     continue
                 record = SegmentRecord.decode(item.value)
-                by_ledger[record.ledger_id] = (int(parts[1], 16), record.segment)
+                log_id = int(parts[1], 16)
+                self._segments[record.ledger_id] = (log_id, record.segment)
                 self.segments += 1
+                if record.txid_base >= 0:
+                    assigned_in = parts[1]
                 if stores_bool_txid(item.value):
-                    description = f"segment {record.segment} of log {parts[1].decode()}"
-                    mismatches.append(
-                        Mismatch(
-                            record.ledger_id,
-                            f"{description} stores true or false as a txid. It is read as 1 or 0; older "
-                            "programs cannot read or delete this log",
-                        )
+                    where = f"segment {record.segment} of {await self._log_text(log_id)}"
+                    what = (
+                        "stores true or false as a txid. It is read as 1 or 0; programs of version 0.1"
+                        " cannot read or delete this log"
                     )
+                    yield AuditFinding(FindingCode.TXID_BOOLEAN, where, what, record.ledger_id)
             except (CorruptData, UnsupportedFormat, ValueError) as error:
-                mismatches.append(Mismatch(None, f"{keys.printable_key(item.key)}: {error}"))
-        return by_ledger
+                yield _unreadable(item, error)
+
+    async def _check_settings(self) -> AsyncIterator[AuditFinding]:
+        for prefix in (BIND_PREFIX, CONF_PREFIX):
+            async for item in Scan(self._metadata, prefix):
+                owner = item.key.removeprefix(prefix).decode(errors="replace")
+                try:
+                    for finding in settings_findings(item.value, owner):
+                        where = f'namespace "{owner}"'
+                        if prefix == CONF_PREFIX:
+                            where = await self._log_text(int(owner, 16))
+                        yield replace(finding, where=where)
+                except (CorruptData, UnsupportedFormat, ValueError) as error:
+                    yield _unreadable(item, error)
+
+    async def _check_others(self) -> AsyncIterator[AuditFinding]:
+        """Read the records of all other kinds, of which there are few."""
+        for prefix, decode in FEW_RECORDS.items():
+            if prefix == BIND_PREFIX:
+                continue  # `_check_settings` reads them
+            async for item in Scan(self._metadata, prefix):
+                try:
+                    decode(item.key, item.value)
+                except (CorruptData, UnsupportedFormat) as error:
+                    yield _unreadable(item, error)
+
+    async def _log_text(self, log_id: int) -> str:
+        """Return a log with its name, if its state is readable."""
+        item = await self._get(state_key(log_id))
+        try:
+            return log_text(log_id, "" if item is None else LogState.decode(item.value).name)
+        except (CorruptData, UnsupportedFormat):
+            return log_text(log_id)
 
     async def _load_staged_or_replaced(self) -> set[int]:
         """Return the ledgers that were created for a log and are not linked, or that a merge has replaced."""
@@ -148,11 +205,12 @@ class ReferenceCheck:
                     ledger_ids.add(parse_staged_key(item.key)[1])
         return ledger_ids
 
-    async def _check_orphaned(self, ledger_id: int, bookie: str) -> Mismatch | None:
-        """Count an index entry whose ledger has no record, and return its mismatch if it persists."""
+    async def _check_orphaned(self, ledger_id: int, bookie: str) -> AuditFinding | None:
+        """Count an index entry whose ledger has no record, and return its finding if it persists."""
         self.entries += 1
         if await self._is_still_different(ledger_id, bookie):
-            return Mismatch(ledger_id, f"the index of {bookie} lists it, but it does not exist")
+            what = f"the index of {bookie} lists it, but it does not exist"
+            return _of_ledger(FindingCode.INDEX_DIFFERS, ledger_id, what)
         return None
 
     async def _check_owner(
@@ -208,6 +266,24 @@ class ReferenceCheck:
 
     async def _get(self, key: bytes) -> KeyValue | None:
         return await self._metadata.get(key)
+
+
+def _of_ledger(code: FindingCode, ledger_id: int, what: str) -> AuditFinding:
+    return AuditFinding(code, f"ledger {ledger_id}", what, ledger_id)
+
+
+def _unreadable(item: KeyValue, error: Exception) -> AuditFinding:
+    is_version = item.key == CLUSTER_VERSION_KEY and isinstance(error, CorruptData)
+    code = FindingCode.VERSION_UNREADABLE if is_version else FindingCode.RECORD_UNREADABLE
+    return AuditFinding(code, keys.printable_key(item.key), str(error))
+
+
+def _ends_with_bool_txid(ledger: LedgerMetadata) -> bool:
+    end = ledger.custom.get("end")
+    try:
+        return end is not None and end_stores_bool_txid(end)
+    except (CorruptData, UnsupportedFormat):
+        return False  # the link reports it
 
 
 class _IndexCursor:

@@ -371,33 +371,40 @@ def under_replicated(settings: Settings) -> None:
 @click.command(cls=CliCommand, examples="dlog audit\ndlog audit --json --timeout 600")
 @common
 def audit(settings: Settings) -> None:
-    """Check that ledgers, the index of bookies and the segments of logs refer to each other.
+    """Check the metadata records of ledgers, bookies and logs, also before an upgrade from version 0.1.
 
-    The command reads every record once and changes nothing. It also lists records that cannot be read. The
-    exit code is 6 if there is a mismatch. To list missing copies, use `dlog under-replicated`.
+    Ledgers, the index of bookies and the segments of logs must refer to each other. The command also lists
+    records that cannot be read, and records of version 0.1 that need attention before an upgrade. Each
+    finding has a code, an object and a next step.
+
+    The command reads every record once and changes nothing. The exit code is 6 if there is a finding that is
+    more than information. To list missing copies, use `dlog under-replicated`.
     """
     from ...cluster.status.bookie_names import bookie_names
     from ...cluster.status.reference_check import ReferenceCheck
+    from ...runtime.declarations.health_conditions import Severity
     from ..connection.cluster_connection import quorum, run_call
 
-    async def compare(metadata: Any) -> tuple[Any, Any, list[Any]]:
+    async def check(metadata: Any) -> tuple[Any, Any, list[Any]]:
         references = ReferenceCheck(metadata)
         names = await bookie_names(metadata)
         return names, references, [one async for one in references.audit()]
 
-    names, references, mismatches = run_call(settings, "the audit", compare, quorum)
+    names, references, findings = run_call(settings, "the audit", check, quorum)
+    mismatches = sum(finding.severity > Severity.INFO for finding in findings)
     if settings.json:
-        for mismatch in mismatches:
-            emit({"ledger": mismatch.ledger, "what": mismatch.what})
+        for finding in findings:
+            severity = finding.severity.word
+            emit({**asdict(finding), "severity": severity, "next_step": finding.next_step})
     else:
         table(
-            ("ledger", "what"),
-            [[mismatch.ledger, names.with_names(mismatch.what)] for mismatch in mismatches],
+            ("code", "object", "finding", "next step"),
+            [[one.code, one.where, names.with_names(one.what), one.next_step] for one in findings],
         )
         print(
             f"{plural(references.ledgers, 'ledger')}, {plural(references.segments, 'segment')},"
             f" {plural(references.entries, 'entry', 'entries')} of the index;"
-            f" mismatches: {len(mismatches) or 'none'}"
+            f" mismatches: {mismatches or 'none'}"
         )
     if mismatches:
         raise ExitWithCode(NO)

@@ -412,7 +412,7 @@ class LogState:
             UnsupportedFormat: A newer version wrote the value.
         """
         what = "the state of a log"
-        written_in, fields = format_and_fields(value, {1: 18, 2: 26}, what)
+        written_in, fields = format_and_fields(value, _FIELDS_MIN, what)
         *leading_fields, truncated_to, truncated_sequence_id, sealed, deleting, quorums = (
             check_stored(fields[:17], _STATE, what)
         )
@@ -453,10 +453,24 @@ def bool_to_int_txid(value: Any) -> Any:
     return int(value) if type(value) is bool else value
 
 
+def stores_bool_last_txid(value: Buffer) -> bool:
+    """Return whether the state of a log stores true or false as its last txid (see `bool_to_int_txid`).
+
+    Raises:
+        CorruptData: The value is invalid.
+        UnsupportedFormat: A newer version wrote the value.
+    """
+    _, fields = format_and_fields(value, _FIELDS_MIN, "the state of a log")
+    return type(fields[_LAST_TXID]) is bool
+
+
 def _txid(value: Any) -> int:
     return int(_TXID_NUMBER(bool_to_int_txid(value)))
 
 
+_FIELDS_MIN = {1: 18, 2: 26}
+_LAST_TXID = 10
+"""The position of the last txid in the list of fields."""
 _TXID_NUMBER = number(-1)
 _NUMBER = number()
 _DLSN = row(number(), number(), number())

@@ -53,6 +53,8 @@ _MIN_FIELDS = {
 
 END_FORMAT = 2
 """Format 1 has neither the time nor the order of txids."""
+_END_FIELDS_MIN = {1: 8, END_FORMAT: 10}
+_END_TXIDS = slice(3, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +294,17 @@ def stores_bool_txid(value: Buffer) -> bool:
     return bool in map(type, fields[_TXIDS])
 
 
+def end_stores_bool_txid(value: Buffer) -> bool:
+    """Return whether a segment's end stores true or false as a txid (see `bool_to_int_txid`).
+
+    Raises:
+        CorruptData: The value is invalid.
+        UnsupportedFormat: A newer version wrote the value.
+    """
+    _, fields = format_and_fields(value, _END_FIELDS_MIN, "a segment's end")
+    return bool in map(type, fields[_END_TXIDS])
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
     """The end of a segment, as its writer counted it or a recovery read it.
@@ -346,10 +359,10 @@ class SegmentEnd:
             CorruptData: The value is invalid.
             UnsupportedFormat: A newer version wrote the value.
         """
-        written_in, fields = format_and_fields(value, {1: 8, END_FORMAT: 10}, "a segment's end")
+        written_in, fields = format_and_fields(value, _END_FIELDS_MIN, "a segment's end")
         fields = fields[:7] + (fields[7:10] if written_in == END_FORMAT else [0, False])
         fields += [False] * (10 - len(fields))
-        fields[3:5] = map(bool_to_int_txid, fields[3:5])  # first and last txid
+        fields[_END_TXIDS] = map(bool_to_int_txid, fields[_END_TXIDS])
         if (
             [*map(type, fields)] != [int] * 8 + [bool] * 2
             or min(fields) < -1

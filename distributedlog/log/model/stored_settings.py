@@ -16,6 +16,7 @@ one value must not stop all work on its log. An option of `RetentionOptions` get
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from ...ledger.declarations.options import BOOKIES_MAX
@@ -35,6 +36,7 @@ from ...runtime.declarations.options import (
     with_overrides,
 )
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest
+from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import NUMBER_MAX, SchemaError, blob, check_stored, mapping, row
 from ..declarations.options import LogOptions
@@ -354,6 +356,21 @@ def validate_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         if converted.get(name) is not None:
             check_whole(f"option {name}", converted[name], 1, BOOKIES_MAX)
     return converted
+
+
+def infinite_options(value: Buffer) -> list[str]:
+    """Return the options that are stored as infinity, and for which it means "never".
+
+    This version stores another number instead. Version 0.1 stored infinity, with which it cannot calculate.
+
+    Raises:
+        CorruptData: The value is invalid.
+        UnsupportedFormat: A newer version wrote the value.
+    """
+    fields = decode_fields(value, FORMAT, 3, "the settings of a log")
+    settings = check_stored(fields[:2], _STORED, "the settings of a log")[0]
+    usable = _with_stored_infinity(settings)
+    return [name for name in settings if settings[name] == inf and usable[name] != inf]
 
 
 def _replace_illegal_numbers(settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -1,21 +1,43 @@
 """Records that refer to each other both ways, and what is found where one side is missing."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from distributedlog.cluster.status import reference_check
+from distributedlog.cluster.status.audit_findings import AuditFinding, FindingCode
 from distributedlog.cluster.status.reference_check import ReferenceCheck
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.log.model.log_keys import segment_key, staged_ledger_key
-from distributedlog.log.model.segment_record import SegmentRecord
+from distributedlog.log.model.log_keys import segment_key, staged_ledger_key, state_key
+from distributedlog.log.model.log_state import LogState
+from distributedlog.log.model.segment_record import SegmentEnd, SegmentRecord
+from distributedlog.log.model.stored_settings import bind_key, conf_key
+from distributedlog.log.segments.staged_ledgers import StagedLedger
+from distributedlog.metadata.model.cluster_version import CLUSTER_VERSION_KEY
 from distributedlog.metadata.model.interface import RangePage
 from distributedlog.metadata.model.transaction import Delete, KeyValue, Put, Transaction
+from distributedlog.runtime.declarations.health_conditions import Severity
 from distributedlog.runtime.protocol.frames import pack, unpack
 from tests.metadata.local_metadata import LocalMetadata
 
 BOOKIES = ("b1", "b2", "b3")
+SAMPLES = Path(__file__).resolve().parents[2] / "versions" / "samples_fea56d70.json"
+OLDER: dict[str, Any] = json.loads(SAMPLES.read_text(encoding="utf-8"))["samples"]
+STAGED = StagedLedger("", 0, 0).encode()
+STATE, SEGMENT, SETTINGS = "a log's state", "a segment's record", "a log's settings"
+STATE_FIELDS = {
+    "log_id": 1, "name": 2, "first_segment": 8, "first_open_segment": 9, "last_segment": 10,
+    "last_txid": 11, "txid_rule": 21, "unordered": 22,
+}  # fmt: skip
+SEGMENT_FIELDS = {
+    "segment": 1, "ledger": 2, "closed": 6, "first_txid": 8, "last_txid": 9,
+    "txid_base": 18, "segment_txid_rule": 19,
+}  # fmt: skip
+"""The positions of fields in the packed records of commit fea56d70."""
 
 
 async def _do(metadata: LocalMetadata, *operations: Put | Delete) -> None:
@@ -33,8 +55,12 @@ async def _stored(metadata: LocalMetadata, count: int) -> None:
         await _do(metadata, Put(segment_key(*owner), segment.encode()))
 
 
+async def _findings(metadata: LocalMetadata) -> list[AuditFinding]:
+    return [one async for one in ReferenceCheck(metadata).audit()]
+
+
 async def _found(metadata: LocalMetadata) -> list[tuple[int | None, str]]:
-    return [(one.ledger, one.what) async for one in ReferenceCheck(metadata).audit()]
+    return [(one.ledger, one.what) for one in await _findings(metadata)]
 
 
 async def test_what_fits_is_counted_and_nothing_is_found() -> None:
@@ -48,7 +74,8 @@ async def test_what_fits_is_counted_and_nothing_is_found() -> None:
 
     references = ReferenceCheck(metadata)
     (found,) = [one async for one in references.audit()]
-    assert (found.ledger, keys.printable_key(keys.ledger_key(26)) in found.what) == (None, True)
+    assert (found.code, found.ledger) == (FindingCode.RECORD_UNREADABLE, None)
+    assert found.where == keys.printable_key(keys.ledger_key(26))
     assert (references.ledgers, references.segments, references.entries) == (25, 25, 75)
 
 
@@ -80,7 +107,7 @@ async def test_a_segment_without_its_ledger_and_a_ledger_of_no_log_are_found() -
     noted = LedgerMetadata(9, 3, 3, 2, (Fragment(0, BOOKIES, 0),), bytes(16))
     for ledger in (loose, noted):
         await metadata.transact(transactions.creation_ops(ledger, ()))
-    await _do(metadata, Put(staged_ledger_key(5, 9), b""))
+    await _do(metadata, Put(staged_ledger_key(5, 9), STAGED))
     gone = [
         Delete(keys.ledger_key(3)),
         *(Delete(keys.bookie_ledger_key(one, 3)) for one in BOOKIES),
@@ -100,23 +127,160 @@ async def test_a_record_that_cannot_be_read_does_not_end_the_audit(key: bytes) -
     await _stored(metadata, 9)
     await _do(metadata, Put(key, b"junk"), Delete(keys.bookie_ledger_key("b2", 9)))
 
-    (ledger, what), *others = sorted(await _found(metadata), key=lambda one: one[0] or 0)
-    assert (ledger, keys.printable_key(key) in what) == (None, True)
-    assert others == [(9, "its record lists bookie b2")]
+    unreadable, other = sorted(await _findings(metadata), key=lambda one: one.ledger or 0)
+    assert (unreadable.ledger, unreadable.where) == (None, keys.printable_key(key))
+    assert (other.ledger, other.what) == (9, "its record lists bookie b2")
 
 
-async def test_a_log_whose_records_store_a_flag_as_a_txid_is_found() -> None:
-    """Older programs stored what they were given, and could read such a log no more."""
+class Older:
+    """A store with records as version 0.1 stored them."""
+
+    def __init__(self) -> None:
+        self.metadata = LocalMetadata()
+
+    async def put(self, key: bytes, sample: str, **changes: Any) -> None:
+        """Store a sample of commit fea56d70 with other fields, by position or by option."""
+        fields: Any = unpack(bytes.fromhex(OLDER[sample][0][0]), sample)
+        if sample == SETTINGS:
+            fields[1] = changes
+        else:
+            positions = STATE_FIELDS if sample == STATE else SEGMENT_FIELDS
+            for name, value in changes.items():
+                fields[positions[name]] = value
+        await _do(self.metadata, Put(key, pack(fields)))
+
+    async def put_log(self, log_id: int, name: str, **changes: Any) -> None:
+        """Store the state of a log without segments."""
+        empty = {"first_segment": 1, "first_open_segment": 1, "last_segment": 0}
+        named = {"log_id": log_id, "name": name, **empty}
+        await self.put(state_key(log_id), STATE, **{**named, **changes})
+
+    async def codes(self) -> list[tuple[FindingCode, str]]:
+        """The codes and objects of the audit."""
+        return [(one.code, one.where) for one in await _findings(self.metadata)]
+
+
+async def test_unreadable_records_of_other_kinds_are_found_and_the_version_can_be_repaired() -> (
+    None
+):
     metadata = LocalMetadata()
-    await _stored(metadata, 9)
-    fields = unpack(SegmentRecord(8, 7, 1, 0).encode(), "as it is")
-    fields[8] = fields[9] = True
-    await _do(metadata, Put(segment_key(8, 7), pack(fields)), Put(b"log/%016x/state" % 8, b"junk"))
+    await _do(metadata, Put(CLUSTER_VERSION_KEY, b"junk"), Put(keys.PLACEMENT, b"junk"))
 
-    found = dict(await _found(metadata))
+    found = {one.where: one.code for one in await _findings(metadata)}
 
-    assert "segment 8 of log 0000000000000008 stores true or false" in found[7]
-    assert "state" in found[None]
+    assert found == {
+        keys.printable_key(CLUSTER_VERSION_KEY): FindingCode.VERSION_UNREADABLE,
+        keys.printable_key(keys.PLACEMENT): FindingCode.RECORD_UNREADABLE,
+    }
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_boolean_txids_of_version_0_1_are_found_in_state_segment_and_staged_ledger(
+    stored: bool,
+) -> None:
+    older = Older()
+    await _stored(older.metadata, 9)
+    await older.put_log(8, "orders", last_txid=stored)
+    key = segment_key(8, 7)
+    changes = {"segment": 7, "ledger": 7, "first_txid": stored, "last_txid": stored}
+    await older.put(key, SEGMENT, **changes)
+    end = SegmentEnd(0, 5, 1, 7, 8, 0, 0)
+    fields = unpack(end.encode(), "an end")
+    fields[4] = stored
+    ledger = LedgerMetadata(
+        10, 3, 3, 2, (Fragment(0, BOOKIES, 0),), bytes(16), custom={"end": pack(fields)}
+    )
+    await older.metadata.transact(transactions.creation_ops(ledger, ()))
+    await _do(older.metadata, Put(staged_ledger_key(8, 10), STAGED))
+
+    found = await older.codes()
+
+    name = 'log "orders" (0000000000000008)'
+    assert found == [
+        (FindingCode.TXID_BOOLEAN, f"segment 7 of {name}"),
+        (FindingCode.TXID_BOOLEAN, name),
+        (FindingCode.TXID_BOOLEAN, "ledger 10"),
+    ]
+
+
+async def test_stored_infinity_is_found_with_its_log_or_namespace() -> None:
+    """Where it means "never", bookies of version 0.1 stop on it. Elsewhere this version replaces it."""
+    older = Older()
+    await older.put_log(5, "orders")
+    inf = float("inf")
+    await older.put(bind_key("prod"), SETTINGS, hold_max_s=inf, keep_alive_s=1.0)
+    await older.put(
+        conf_key(5), SETTINGS, retention_s=60.0, keep_alive_s=inf, segment_age_max_s=inf
+    )
+    await older.put(conf_key(6), SETTINGS, rolling=False)
+
+    first, *others = await _findings(older.metadata)
+
+    assert (first.code, first.where) == (FindingCode.OPTION_INFINITE, 'namespace "prod"')
+    assert "hold_max_s" in first.what
+    assert [(one.code, one.where) for one in others] == [
+        (FindingCode.OPTION_OUT_OF_RANGE, 'log "orders" (0000000000000005)')
+    ] * 2
+    assert [one.what.split()[1] for one in others] == ["segment_age_max_s", "keep_alive_s"]
+
+
+async def test_logs_with_several_txid_policies_are_information() -> None:
+    older = Older()
+    await older.put_log(1, "plain", txid_rule="given", last_txid=9)
+    await older.put_log(2, "decreasing", txid_rule="given", unordered=True)
+    await older.put_log(3, "linked", txid_rule="given")
+    for log_id, segment, changes in (
+        (1, 1, {"closed": True}),
+        (3, 1, {"closed": True, "txid_base": 4, "segment_txid_rule": 1}),
+        (3, 2, {"closed": True}),
+        (4, 1, {"closed": True, "txid_base": 4, "segment_txid_rule": 1}),
+    ):
+        ledger_id = 10 * log_id + segment
+        ledger = LedgerMetadata(
+            ledger_id, 3, 3, 2, (Fragment(0, BOOKIES, 0),), bytes(16), owner=(log_id, segment)
+        )
+        await older.metadata.transact(transactions.creation_ops(ledger, ()))
+        await older.put(
+            segment_key(log_id, segment), SEGMENT, segment=segment, ledger=ledger_id, **changes
+        )
+    await older.put_log(4, "clock", txid_rule="ms")
+    state = LogState(5, "new", 0, txid_rule="ms", txid_policy="auto")
+    await _do(older.metadata, Put(state_key(5), state.encode()))
+
+    findings = await _findings(older.metadata)
+
+    assert [(one.code, one.where.split()[1]) for one in findings] == [
+        (FindingCode.TXIDS_UNSEARCHABLE, '"decreasing"'),
+        (FindingCode.TXID_POLICIES_MIXED, '"linked"'),
+        (FindingCode.TXID_POLICIES_DIFFER, '"new"'),
+    ]
+    assert {one.severity for one in findings} == {Severity.INFO}
+
+
+async def test_findings_of_one_code_are_limited_and_the_others_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reference_check, "FINDINGS_MAX", 3)
+    older = Older()
+    for log_id in range(1, 6):
+        await older.put_log(log_id, f"l{log_id}", unordered=True)
+    await _do(older.metadata, Put(state_key(9), b"junk"))
+
+    findings = await _findings(older.metadata)
+
+    assert [one.code for one in findings] == [
+        *[FindingCode.TXIDS_UNSEARCHABLE] * 3,
+        FindingCode.RECORD_UNREADABLE,
+        FindingCode.TXIDS_UNSEARCHABLE,
+    ]
+    assert findings[-1].what == "2 more findings"
+
+
+def test_every_code_has_a_severity_and_a_next_step() -> None:
+    for code in FindingCode:
+        finding = AuditFinding(code, "ledger 1", "is wrong")
+        assert finding.severity in (Severity.INFO, Severity.DEGRADED)
+        assert finding.next_step
 
 
 class Changing(LocalMetadata):
@@ -152,4 +316,4 @@ async def test_what_changes_meanwhile_is_looked_at_again_and_a_ledger_costs_no_r
     metadata.moves, metadata.reads = 1, 0
 
     assert await _found(metadata) == [(500, "only the index lists bookie b4")]
-    assert metadata.reads < 30
+    assert metadata.reads < 50, "a few, and one for each kind of record"
