@@ -1,7 +1,10 @@
 #!/bin/sh
 # Restart the nodes of a cluster one after the other, for an upgrade or a downgrade under load.
 #
-#   rolling-restart.sh upgrade|downgrade RESTART KIND/NAME...
+#   rolling-restart.sh upgrade RESTART KIND/NAME...
+#   rolling-restart.sh downgrade VERSION RESTART KIND/NAME...
+#
+# A downgrade to VERSION is refused with exit code 6 if the cluster is finalized for a newer version.
 #
 # RESTART is a program. "RESTART KIND NAME" installs the other version on the host of the node and restarts the
 # node, and returns when the node serves. KIND is metadata, bookie, write-proxy, read-proxy or gateway.
@@ -11,8 +14,18 @@
 set -eu
 
 usage() {
-    echo "usage: rolling-restart.sh upgrade|downgrade RESTART KIND/NAME..." >&2
+    echo "usage: rolling-restart.sh upgrade RESTART KIND/NAME..." >&2
+    echo "       rolling-restart.sh downgrade VERSION RESTART KIND/NAME..." >&2
     exit 2
+}
+
+# Version 0.1 starts in a finalized cluster, too, and cannot read its data.
+refuse_if_finalized() {
+    code=0
+    dlog --quiet cluster can-downgrade "$1" >&2 || code=$?
+    [ $code = 0 ] && return
+    echo "no node was restarted: a downgrade to version $1 is impossible or cannot be checked" >&2
+    exit $code
 }
 
 wait_healthy() {
@@ -36,9 +49,19 @@ wait_until_node_can_stop() {
 }
 
 [ $# -ge 3 ] || usage
+version=
 case $1 in
 upgrade) order="metadata bookie write-proxy read-proxy gateway" ;;
-downgrade) order="gateway read-proxy write-proxy bookie metadata" ;;
+downgrade)
+    order="gateway read-proxy write-proxy bookie metadata"
+    version=$2
+    shift
+    [ $# -ge 3 ] || usage
+    case $version in
+    [0-9]*.[0-9]*) ;;
+    *) usage ;;
+    esac
+    ;;
 *) usage ;;
 esac
 restart=$2
@@ -50,6 +73,7 @@ for node in "$@"; do
     esac
 done
 
+[ -z "$version" ] || refuse_if_finalized "$version"
 for kind in $order; do
     for node in "$@"; do
         name=${node#*/}

@@ -83,7 +83,7 @@ from .framework.standard_streams import open_standard_streams
             ),
             "cluster": (
                 ".cluster.upgrade",
-                "Show the versions of all nodes, and finalize an upgrade.",
+                "Show the versions of all nodes, finalize an upgrade, check a downgrade.",
             ),
             "metadata": (
                 ".cluster.metadata",

@@ -225,6 +225,15 @@ def test_new_cluster_is_finalized_and_a_repetition_changes_nothing(cluster: Clus
     checked = json.loads(cluster.ok("cluster", "finalize", "--dry-run", "--json"))
     assert (checked["can_finalize"], checked["blocking"]) == (True, [])
     cluster.fails(2, "cluster", "finalize", "--dry-run", "--force")
+    assert cluster.run("cluster", "can-downgrade", "0.1").stdout == f"no: {finalized}".encode()
+    assert cluster.run("cluster", "can-downgrade", "0.1").returncode == 6
+    possible = json.loads(cluster.ok("cluster", "can-downgrade", VERSION, "--json"))
+    assert possible == {
+        "can_downgrade": True,
+        "finalized": str(CURRENT),
+        "target": str(CURRENT),
+    }
+    cluster.fails(2, "cluster", "can-downgrade", "older")
 
 
 def test_a_placement_policy_is_set_refused_and_forgotten(cluster: Cluster) -> None:

@@ -20,6 +20,13 @@ pytestmark = pytest.mark.processes
 
 HERE = Path(__file__).resolve().parent
 LOG = "orders"
+OLDER_FINDINGS = [
+    ("txid_boolean", "booleans"),
+    ("txid_boolean", "booleans"),
+    ("txids_unsearchable", "decreasing"),
+    ("option_out_of_range", "infinite"),
+]
+"""Code and log of each finding after `older_data_program.py`, in any order."""
 PROGRAM_S = 120.0
 
 
@@ -127,6 +134,12 @@ def test_formats_of_this_build_are_written_only_after_the_upgrade_is_finalized(
         status = cluster.json("status")
         assert list(status["versions"]["nodes"]) == ["0.1 or older"]
         assert status["conditions"] == []
+        run_program(cluster, older_python, "older_data_program.py")
+        audit = cluster.run("audit", "--json")
+        assert audit.returncode == 6, audit.stderr
+        findings = [json.loads(line) for line in audit.stdout.splitlines()]
+        listed = sorted((one["code"], one["where"].split('"')[1]) for one in findings)
+        assert listed == sorted(OLDER_FINDINGS)
         namespace.create_log("keyed")
         log = namespace.open_log("keyed")
         with pytest.raises(UpgradeNotFinalized):
@@ -138,6 +151,7 @@ def test_formats_of_this_build_are_written_only_after_the_upgrade_is_finalized(
                     writer.write(refused)
         outcomes = run_program(cluster, older_python, "keyed_program.py", "keyed")["outcomes"]
         assert set(outcomes.values()) == {"ok"}, "the older build writes the log as before"
+        assert cluster.run("cluster", "can-downgrade", "0.1").returncode == 0
         refusal = cluster.run("cluster", "finalize", "--force")
         assert refusal.returncode == 5
         assert b"UpgradeIncomplete (2122)" in refusal.stderr
@@ -150,6 +164,7 @@ def test_formats_of_this_build_are_written_only_after_the_upgrade_is_finalized(
         assert b"ConfirmationRequired" in cluster.run("cluster", "finalize").stderr
         finalized = cluster.json("cluster", "finalize", "--force")
         assert finalized["finalized"] == str(CURRENT)
+        assert cluster.run("cluster", "can-downgrade", "0.1").returncode == 6
 
         written = [KeyedRecord(1 << 51, b"keyed", b"k", [(b"n", b"v")]), LogRecord(1, b"after")]
         with log.open_writer() as writer:

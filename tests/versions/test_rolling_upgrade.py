@@ -23,7 +23,7 @@ SCRIPT = ROOT / "ops/rolling-restart.sh"
 RECORDING = """\
 #!/bin/sh
 echo "{name} $*" >>"{folder}/calls"
-case "$*" in *can-stop*) ;; *) exit 0 ;; esac
+case "$*" in *" can-"*) ;; *) exit 0 ;; esac
 read -r code <"{folder}/codes" || exit 0
 sed -i 1d "{folder}/codes"
 exit "$code"
@@ -66,7 +66,7 @@ def assert_exactly_once(
 def run_script(directory: Path, *arguments: str, codes: str = "") -> tuple[int, list[str]]:
     """Run rolling-restart.sh with programs that record their calls; return the exit code and the calls.
 
-    Each call of `dlog node can-stop` takes one exit code from ``codes``; afterwards all are 0.
+    Each call of `can-stop` or `can-downgrade` takes one exit code from ``codes``; afterwards all are 0.
     """
     (directory / "codes").write_text("".join(f"{code}\n" for code in codes.split()))
     (directory / "calls").touch()
@@ -101,11 +101,11 @@ def test_script_restarts_each_kind_after_its_checks(
         "write-proxy": ["dlog --quiet proxy drain write-proxy1"],
     }
 
-    code, calls = run_script(
-        tmp_path, direction, "restart-node", *[f"{kind}/{kind}1" for kind in sorted(kinds)]
-    )
+    version = ["0.1"] if direction == "downgrade" else []
+    nodes = [f"{kind}/{kind}1" for kind in sorted(kinds)]
+    code, calls = run_script(tmp_path, direction, *version, "restart-node", *nodes)
 
-    expected = []
+    expected = ["dlog --quiet cluster can-downgrade 0.1"] if version else []
     for kind in kinds:
         expected += [healthy, *checks.get(kind, []), f"restart-node {kind} {kind}1"]
     assert (code, calls) == (0, [*expected, healthy])
@@ -123,9 +123,26 @@ def test_script_repeats_a_negative_answer_and_stops_at_an_error(tmp_path: Path) 
         assert not any(call.startswith("restart") for call in calls)
 
 
+@pytest.mark.parametrize("code", [6, 4])
+def test_script_refuses_a_downgrade_below_the_version_of_the_cluster(
+    tmp_path: Path, code: int
+) -> None:
+    """Also if that version cannot be read. No node is restarted."""
+    arguments = ("downgrade", "0.1", "restart-node", "gateway/g1", "bookie/b1")
+    found, calls = run_script(tmp_path, *arguments, codes=str(code))
+    assert (found, calls) == (code, ["dlog --quiet cluster can-downgrade 0.1"])
+
+
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("upgrade", "restart-node"), ("sidegrade", "r", "bookie/b1"), ("upgrade", "r", "b1")],
+    [
+        (),
+        ("upgrade", "restart-node"),
+        ("sidegrade", "r", "bookie/b1"),
+        ("upgrade", "r", "b1"),
+        ("downgrade", "r", "bookie/b1", "bookie/b2"),
+        ("downgrade", "0.1", "r"),
+    ],
 )
 def test_script_rejects_other_arguments(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert run_script(tmp_path, *arguments) == (2, [])

@@ -61,8 +61,8 @@ def documented_command(heading: str, restart: Path, nodes: Sequence[str]) -> lis
     section = PAGE.read_text().split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     [block] = [text for text in re.findall(r"```sh\n(.*?)```", section, re.S) if "rolling" in text]
     words = shlex.split(block.replace("\\\n", " "), comments=True)
-    script, program, named = words[:3], words[3], words[4:]
-    assert program == "./restart-node", words
+    at = words.index("./restart-node")
+    script, named = words[:at], words[at + 1 :]
     assert all(re.fullmatch(r"[a-z-]+/[a-z]+\d", node) for node in named), words
     return [*script, str(restart), *nodes]
 

@@ -6,7 +6,7 @@ import click
 
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Group, Settings, common, force_option, run_confirmed
-from ..framework.output import emit, table, visible
+from ..framework.output import emit, paint, table, visible
 
 
 @click.group(
@@ -14,10 +14,11 @@ from ..framework.output import emit, table, visible
     examples="""
     dlog cluster finalize --dry-run
     dlog cluster finalize
+    dlog cluster can-downgrade 0.1
     """,
 )
 def command() -> None:
-    """List the versions of all nodes, and finalize an upgrade."""
+    """List the versions of all nodes, finalize an upgrade, and check whether a downgrade is possible."""
 
 
 @command.command(
@@ -82,6 +83,46 @@ def finalize(settings: Settings, dry_run: bool, force: bool) -> None:
         if dry_run and not result.is_done:
             print(f"it can be finalized for {result.target}: {'yes' if is_possible else 'no'}")
     if dry_run and not is_possible:
+        raise ExitWithCode(NO)
+
+
+@command.command(
+    name="can-downgrade",
+    cls=CliCommand,
+    examples="""
+    dlog cluster can-downgrade 0.1
+    dlog cluster can-downgrade 0.1 && sh ops/rolling-restart.sh downgrade 0.1 ./restart-node bookie/b1
+    """,
+)
+@click.argument("version")
+@common
+def can_downgrade(settings: Settings, version: str) -> None:
+    """Check whether nodes and clients can return to an older version.
+
+    They cannot after the cluster was finalized for a newer one, because the data can have formats that the
+    older version refuses. The exit code is 6 then. The command changes nothing.
+    """
+    from ...metadata.model.cluster_version import read_cluster_version
+    from ...runtime.declarations.versions import version_in
+    from ..connection.cluster_connection import quorum, run_call
+
+    target = version_in(version)
+    if target is None:
+        raise click.UsageError(f"{version!r} is not a version, such as 0.1")
+    stored = run_call(settings, "the version of the cluster", read_cluster_version, quorum)
+    is_possible = stored.finalized <= target
+    if settings.json:
+        emit(
+            {
+                "can_downgrade": is_possible,
+                "finalized": str(stored.finalized),
+                "target": str(target),
+            }
+        )
+    else:
+        answer = paint("yes") if is_possible else paint("no")
+        print(f"{answer}: the cluster is finalized for {_shown(stored.finalized)}")
+    if not is_possible:
         raise ExitWithCode(NO)
 
 
