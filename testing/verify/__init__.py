@@ -9,6 +9,7 @@ Clients:
     workloads/pipeline.py             Clients that work as pipelines: drivers that replay batches, an archiver
                                       that truncates.
     workloads/exactly_once.py         Producers that repeat requests, and a check of their records in the log.
+    workloads/gated_formats.py        A client that tries the formats which an upgrade permits.
     workloads/crowd.py                Many producers and readers of one log, through proxies and directly.
 
 Observations:

@@ -28,7 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import trio
 
@@ -162,6 +162,8 @@ class StolenCapability:
 
 class AuthorizedRun(LogRun):
     """One seed of a cluster with authorization."""
+
+    finalizes: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -15,7 +15,10 @@ import trio
 
 from ....cluster.gc.retention import EVERY_S
 from ....cluster.repair.copier import lacking_ranges, list_held_entries
+from ....cluster.repair.decommission import request_decommission
+from ....cluster.status.cluster_overview import bookies
 from ....cluster.status.placement_status import change_policy
+from ....cluster.status.upgrade import finalize_upgrade
 from ....ledger.model import ledger_keys as keys
 from ....ledger.model.ledger_metadata import LedgerMetadata
 from ....log.namespace import Namespace
@@ -26,6 +29,7 @@ from ...verify.checks.history_check import LogReport, Violation, check_log
 from ...verify.checks.register_check import check_registers
 from ...verify.history.run_history import ObservedRecord, RunHistory
 from ...verify.workloads import workload
+from ...verify.workloads.gated_formats import GatedFormatClient
 from ..faults.nemesis import Nemesis
 from ..faults.parameter_sets import draw_overrides, overridden
 from ..faults.targeted_faults import TargetedFaults
@@ -80,6 +84,8 @@ class Result:
     """Whether processes of two versions ran (`SeedRun.mix_versions`)."""
     replies_to_older: int = 0
     """Raft replies to metadata nodes of the older version."""
+    refusals: int = 0
+    """Records that were refused until the upgrade was finalized (`GatedFormatClient`)."""
 
     @property
     def failed(self) -> bool:
@@ -252,7 +258,14 @@ class SeedRun(ABC):
 
 
 class LogRun(SeedRun):
-    """Writers, readers and registers of one to three logs."""
+    """Writers, readers and registers of one to three logs.
+
+    In a cluster of two versions, a client also tries the formats that older versions refuse. After the
+    faults, all nodes are upgraded and the upgrade is finalized.
+    """
+
+    finalizes: ClassVar[bool] = True
+    """Whether its clients may finalize an upgrade."""
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
@@ -262,6 +275,7 @@ class LogRun(SeedRun):
         """Whether a client stores numbers at and beyond the limits as settings of the logs."""
         if self.stores_odd_numbers:
             self.overrides = replace(self.overrides, retention_rescan_s=EVERY_S)
+        self._gated_formats = GatedFormatClient()
         self._missing_copies: list[str] = []
         self._all_copies_present = trio.Event()
         """Set when all copies are complete."""
@@ -290,6 +304,8 @@ class LogRun(SeedRun):
             nursery.start_soon(workload.watch_registers, namespace.metadata)
             if self.has_deletions:
                 nursery.start_soon(workload.make_and_delete, namespace, host.random)
+            if self.shape.mixed and self.finalizes:
+                nursery.start_soon(self._gated_formats.expect_refusals, namespace)
             if self.stores_odd_numbers:
                 nursery.start_soon(
                     workload.store_numbers_at_limits, namespace, [*self.histories], host.random
@@ -315,6 +331,8 @@ class LogRun(SeedRun):
             self._final_records[log] = await workload.read_final(namespace, log)
 
     async def _settle(self, namespace: Namespace) -> None:
+        if self.shape.mixed and self.finalizes:
+            await self._finalize(namespace)
         while missing := await missing_copies(namespace, self._must_be_complete):
             self._missing_copies = missing
             await trio.sleep(1.0)
@@ -324,14 +342,32 @@ class LogRun(SeedRun):
             await trio.sleep(1.0)
         self._all_copies_present.set()
 
+    async def _finalize(self, namespace: Namespace) -> None:
+        """Upgrade all nodes, finalize the upgrade, and use the formats that it permits."""
+        await self.cluster.upgrade()
+        self._gated_formats.permitted = True
+        while True:
+            try:
+                for bookie in await bookies(namespace.metadata):
+                    if not bookie["running"] and not bookie["to_leave"]:  # its disk was replaced
+                        await request_decommission(namespace.metadata, bookie["id"])
+                await finalize_upgrade(namespace.metadata, force=True)
+                await self._gated_formats.expect_permission(namespace)
+            except DistributedLogError as error:
+                self._missing_copies = [f"the upgrade is not finalized: {error}"]
+                self.simulation.record_event("not finalized", type(error).__name__, str(error))
+                await trio.sleep(0.5)
+            else:
+                self.result.refusals = self._gated_formats.refusals
+                return
+
     async def _conclude(self) -> None:
         with trio.move_on_after(COPIES_S) as repair_timeout:
             await self._all_copies_present.wait()
         if repair_timeout.cancelled_caught:
             raise Violation(
-                f"L8: {len(self._missing_copies)} copies are missing or share a rack {COPIES_S:g} s after "
-                "healing,"
-                f" for example {self._missing_copies[:5]}"
+                f"L8: {len(self._missing_copies)} copies are missing or share a rack, or an upgrade is not "
+                f"finalized, {COPIES_S:g} s after healing, for example {self._missing_copies[:5]}"
             )
         for log, history in self.histories.items():
             self.simulation.record_event(

@@ -77,7 +77,10 @@ class Shape:
     """Whether new ledgers must span racks: creating one in a single rack then fails."""
     disk_bytes: int = 1 << 28
     mixed: bool = False
-    """Whether each process of a node or client randomly has this version or the older one."""
+    """Whether each process of a node or client randomly has this version or the older one.
+
+    The first process of each metadata node has the older one, so the upgrade must be finalized.
+    """
     others: int = 0
     """The number of additional client machines without a part in the workload."""
     certificates: Mapping[str, str] = field(default_factory=dict)
@@ -104,6 +107,8 @@ class SimCluster:
         self.machines: dict[str, SimHost] = {}
         self.ready: dict[str, bool] = {}
         self._all_ready = trio.Event()
+        self._started = trio.Event()
+        """Set and replaced when a node has started."""
         self.restarts = 0
         self.is_supervised = True
         self._rng = simulation.random_stream("supervisor")
@@ -128,6 +133,8 @@ class SimCluster:
                 ip = f"10.0.{network_number}.{number}"
                 self.machines[name] = SimHost(simulation, self.network, name, ip)
                 self.machines[name].draws_version = shape.mixed
+                # Such a cluster is not finalized for this version at its start.
+                self.machines[name].first_is_older = names is self.metadata
                 self._address_by_machine[name] = (ip, PORT)
         if shape.certificates:
             nodes = {name: f"metadata/{name}" for name in self.metadata}
@@ -294,6 +301,8 @@ class SimCluster:
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_node, host, config)
             self.ready[name] = True
+            self._started.set()
+            self._started = trio.Event()
             if all(self.ready.get(name) for name in self.nodes):
                 self._all_ready.set()
             self.simulation.record_event("serves", name)
@@ -355,6 +364,18 @@ class SimCluster:
         self.machines[name].start(self._main_by_machine[name])
 
     # --- end of faults ----------------------------------------------------------------------------
+
+    async def upgrade(self) -> None:
+        """Restart each node that has the older version, one after the other. Afterwards no process has it."""
+        for host in self.machines.values():
+            host.draws_version = False
+        for name in self.nodes:
+            host = self.machines[name]
+            if host.state.running and host.runs_older:
+                host.kill()
+                self.start(name)
+            while not self.ready[name]:
+                await self._started.wait()
 
     def heal(self) -> None:
         """End all faults and start all nodes. After this, every operation must succeed again."""

@@ -58,6 +58,10 @@ class SimHost:
         """`Host.connections_max` of processes that start from now on."""
         self.draws_version = False
         """Whether each process randomly has this version or the older one."""
+        self.first_is_older = False
+        """Whether the first process has the older version in any case, if `draws_version`."""
+        self.runs_older = False
+        """Whether the present process has the older version."""
         self.ended_by: BaseException | None = None
         """The error that ended the process; None while one runs and after a kill or power cut."""
         self.last_end: BaseException | None = None
@@ -222,6 +226,7 @@ class SimHost:
             return await self.network.listen(self.state, incarnation, address)
 
         identity = self.network.identities.get(self.name)
+        self.runs_older = self._draw_older(incarnation)
         return Host(
             name=self.name,
             dial=dial,
@@ -230,7 +235,8 @@ class SimHost:
             random=self.simulation.random_stream(f"host/{self.name}/{incarnation}"),
             wall_ms=self.wall_ms,
             connections_max=self.connections_max,
-            features=self._draw_features(incarnation),
+            features=OLDER_FEATURES if self.runs_older else FEATURES,
+            version="" if self.runs_older else None,
             secret_bytes=self.simulation.random_stream(
                 f"secret/{self.name}/{incarnation}"
             ).randbytes,
@@ -239,11 +245,13 @@ class SimHost:
             certificate=lambda: identity,
         )
 
-    def _draw_features(self, incarnation: int) -> int:
+    def _draw_older(self, incarnation: int) -> bool:
         if not self.draws_version:
-            return FEATURES
+            return False
+        if self.first_is_older and incarnation == 1:
+            return True
         rng = self.simulation.random_stream(f"version/{self.name}/{incarnation}")
-        return rng.choice((FEATURES, OLDER_FEATURES))
+        return rng.choice((False, True))
 
     def wall_ms(self) -> int:
         """Return the wall clock of the machine in milliseconds since 1970."""
