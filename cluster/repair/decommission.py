@@ -59,7 +59,7 @@ class Waiting:
     """None if the ledger is open."""
     why: str
     stuck: bool = False
-    """Whether an operator must act: start another bookie, or one that is down."""
+    """Whether an operator must act: start another bookie, or an offline one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ async def find_bookie(metadata: Metadata, name_or_id: str) -> str:
         )
     if len(matches) > 1:  # a new bookie has the name of one whose disk was lost: list the IDs
         described = [
-            f"{bookie} (down)"
+            f"{bookie} (offline)"
             if await metadata.get(keys.bookie_key(bookie)) is None
             else f"{bookie} (up)"
             for bookie in matches
@@ -265,7 +265,7 @@ async def _waiting_for(
             == 0
         ):
             return Waiting(
-                ledger_id, ledger.length, "no source: all its bookies are down", stuck=True
+                ledger_id, ledger.length, "no source: all its bookies are offline", stuck=True
             )
     why = f"bookie {moves[ledger_id]} fetches it" if ledger_id in moves else "waits for its copy"
     return Waiting(ledger_id, ledger.length, why)
@@ -345,14 +345,14 @@ async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
         except CorruptData:
             continue  # `dlog status` lists the record
         for missing in missing_ranges:
-            yield Shortage(ledger_id, missing.bookie, missing.first, missing.end, "noted")
+            yield Shortage(ledger_id, missing.bookie, missing.first, missing.end, "recorded")
     async for bookie in absent_bookies(metadata):
         async for item in Scan(metadata, keys.bookie_ledgers_prefix(bookie)):
             try:
                 ledger_id = keys.ledger_id_of(item.key)
             except CorruptData:
                 continue
-            yield Shortage(ledger_id, bookie, 0, None, "bookie is down")
+            yield Shortage(ledger_id, bookie, 0, None, "bookie is offline")
 
 
 async def absent_bookies(metadata: Metadata) -> AsyncIterator[str]:

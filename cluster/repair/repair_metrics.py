@@ -56,7 +56,7 @@ METRICS = (
         "Under-replicated ledgers (`noted`) and ledgers to move (`to_move`) that are blocked, "
         "as of the last pass.",
         "0",
-        "bookies are down, or no bookie can accept a copy; see the log of the repair leader",
+        "bookies are offline, or no bookie can accept a copy; see the log of the repair leader",
         label=("work", "noted"),
     ),
     Metric(
@@ -66,7 +66,7 @@ METRICS = (
         "Under-replicated ledgers (`noted`) and ledgers to move (`to_move`) that are blocked, "
         "as of the last pass.",
         "0",
-        "bookies are down, or no bookie can accept a copy; see the log of the repair leader",
+        "bookies are offline, or no bookie can accept a copy; see the log of the repair leader",
         label=("work", "to_move"),
     ),
     Metric(

@@ -90,7 +90,7 @@ DEFAULT_QUORUMS = Striping(_DEFAULTS.ensemble_size, _DEFAULTS.write_quorum, _DEF
 
 
 async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]]:
-    """Return a row per bookie with a cookie, in the order of their names. Bookies that are down are included.
+    """Return a row per bookie with a cookie, in the order of their names. Offline bookies are included.
 
     Args:
         metadata: The metadata store.
@@ -145,10 +145,10 @@ async def read_bookies(metadata: Metadata, listener: str = "") -> list[BookieRow
             "free_bytes": None if registration is None else registration.free_bytes,
             "rack": None if registration is None else registration.rack,
             "conditions": [] if registration is None else as_json(registration.conditions),
-            "rot": None if registration is None else _corruption(registration),
+            "corruption": None if registration is None else _corruption(registration),
             "repairs": None if registration is None else registration.copies_assigned_ledgers,
             "version": None if registration is None else shown_version(registration.version),
-            "to_leave": is_leaving,
+            "draining": is_leaving,
             "drain": None,
         }
         rows.append((row, registration))
@@ -157,8 +157,8 @@ async def read_bookies(metadata: Metadata, listener: str = "") -> list[BookieRow
 
 def _state(registration: BookieRegistration | None, is_leaving: bool) -> str:
     if is_leaving:
-        return "leaving"
-    return "down" if registration is None else "read-only" if registration.read_only else "up"
+        return "draining"
+    return "offline" if registration is None else "read-only" if registration.read_only else "up"
 
 
 def _candidates(bookie_rows: Sequence[BookieRow]) -> list[Candidate]:
@@ -166,23 +166,23 @@ def _candidates(bookie_rows: Sequence[BookieRow]) -> list[Candidate]:
     return ensemble_candidates(
         [registration for _, registration in bookie_rows if registration is not None],
         [row["id"] for row, _ in bookie_rows],
-        [row["id"] for row, _ in bookie_rows if row["to_leave"]],
+        [row["id"] for row, _ in bookie_rows if row["draining"]],
         lambda bookie: {},
     )
 
 
 def _corruption(registration: BookieRegistration) -> dict[str, int]:
-    ledgers, without_good_copy, healed_entries = registration.corruption_counts
+    ledgers, without_good_copy, repaired_entries = registration.corruption_counts
     return {
-        "rotten_ledgers": ledgers,
+        "corrupt_ledgers": ledgers,
         "without_a_good_copy": without_good_copy,
-        "healed_entries": healed_entries,
+        "repaired_entries": repaired_entries,
     }
 
 
 async def _add_drains(metadata: Metadata, rows: list[dict[str, Any]]) -> None:
     """Add the progress of decommissions: the remaining ledgers, and the reason of the most blocked one."""
-    for bookie in [row for row in rows if row["to_leave"]][:DESCRIBED_DRAINS_MAX]:
+    for bookie in [row for row in rows if row["draining"]][:DESCRIBED_DRAINS_MAX]:
         progress = await decommission_status(metadata, bookie["id"], waiting_max=DRAIN_LEDGERS_MAX)
         worst = max(progress.waiting, key=lambda row: (row.stuck, row.bytes is None), default=None)
         bookie["drain"] = {
@@ -194,7 +194,7 @@ async def _add_drains(metadata: Metadata, rows: list[dict[str, Any]]) -> None:
 
 
 async def corruption_of(metadata: Metadata, bookie_id: str) -> dict[str, int] | None:
-    """Return a bookie's last report of corrupt entries; None while it is down."""
+    """Return a bookie's last report of corrupt entries; None while it is offline."""
     item = await metadata.get(keys.bookie_key(bookie_id))
     return None if item is None else _corruption(BookieRegistration.decode(item.key, item.value))
 
@@ -309,7 +309,7 @@ async def status(
 ) -> dict[str, Any]:
     """Return the status of the cluster by the keys of `dlog status`.
 
-    It works with nodes down and without a quorum.
+    It works with nodes offline and without a quorum.
 
     Args:
         metadata: The metadata client.
@@ -510,7 +510,9 @@ def conditions_of_bookies(
             ]
     if under_replicated := status_values["under_replicated"]:
         running_ids = {row["id"] for row in running}
-        lacking_bookies = {hole["bookie"] for note in under_replicated for hole in note["holes"]}
+        lacking_bookies = {
+            missing["bookie"] for note in under_replicated for missing in note["missing_ranges"]
+        }
         is_healing = is_repair_running and (lacking_bookies <= running_ids or not no_repair_reason)
         conditions.append(
             condition(
@@ -564,7 +566,7 @@ def _no_repair_reason(
     if not is_repair_running:
         return "no bookie runs repair"
     if is_majority_away(away_count, bookie_count):
-        return "more than half of the bookies are down"
+        return "more than half of the bookies are offline"
     if writable_count < _writable_needed():
         return "no other bookie can take its place"
     return ""
@@ -574,7 +576,7 @@ def _bookie_condition(
     row: dict[str, Any], no_repair_reason: str, spare: int, *, has_enough_writable: bool
 ) -> HealthCondition | None:
     """Return the condition of a bookie as a whole."""
-    if row["to_leave"]:
+    if row["draining"]:
         return _drain_condition(row)
     if row["state"] == "read-only":
         return condition(Code.BOOKIE_READ_ONLY)
@@ -597,7 +599,7 @@ def _reported_conditions(
     row: dict[str, Any], conditions: Sequence[HealthCondition]
 ) -> list[HealthCondition]:
     """Return a bookie's own conditions. Those of a drained bookie are harmless."""
-    if not row["to_leave"]:
+    if not row["draining"]:
         return list(conditions)
     remaining = [one for one in conditions if one.code != Code.READ_ONLY_REQUESTED]
     is_drained = row["drain"] is not None and not row["drain"]["ledgers"]
@@ -626,12 +628,12 @@ def _drain_condition(row: dict[str, Any]) -> HealthCondition:
 async def _thin_ledgers(metadata: Metadata, status_values: dict[str, Any]) -> list[int]:
     """Return ledgers of which some entry has at most one reachable copy, by their records.
 
-    Only ledgers with two or more bookies that are down or lack entries are checked, up to
+    Only ledgers with two or more bookies that are offline or lack entries are checked, up to
     `CHECKED_LEDGERS_MAX`.
     """
     bad_bookies: dict[int, set[str]] = {}
     for recorded in status_values["under_replicated"]:
-        for missing_range in recorded["holes"]:
+        for missing_range in recorded["missing_ranges"]:
             bad_bookies.setdefault(recorded["ledger"], set()).add(missing_range["bookie"])
     for bookie in status_values["bookies"]:
         if bookie["ledgers_missing"]:
@@ -698,7 +700,7 @@ def _missing_record_row(item: KeyValue) -> dict[str, Any]:
     missing_ranges = decode_missing_ranges(item.value)
     return {
         "ledger": keys.ledger_id_of(item.key),
-        "holes": [
+        "missing_ranges": [
             {"bookie": missing.bookie, "first": missing.first, "to": missing.end}
             for missing in missing_ranges
         ],

@@ -26,7 +26,7 @@ class NodeVersion:
     kind: str
     """``metadata``, ``bookie``, ``write-proxy`` or ``read-proxy``."""
     version: str | None
-    """As stated. "" if it states none, and None if the node is down, so that it is unknown."""
+    """As stated. "" if it states none, and None if the node is offline, so that it is unknown."""
 
     @property
     def shown(self) -> str | None:
@@ -38,7 +38,7 @@ class NodeVersion:
         return self.version is not None and parse_version(self.version) >= wanted
 
     def __str__(self) -> str:
-        state = "is down" if self.version is None else f"has version {self.shown}"
+        state = "is offline" if self.version is None else f"has version {self.shown}"
         return f"{self.kind} {self.name} {state}"
 
 
@@ -58,7 +58,7 @@ def node_versions(
 
     Args:
         members: The metadata nodes.
-        bookie_rows: The rows of `cluster_overview.read_bookies`, which include bookies that are down.
+        bookie_rows: The rows of `cluster_overview.read_bookies`, which include offline bookies.
         proxies: The registered proxies.
     """
     return [

@@ -191,7 +191,7 @@ async def _queue_row(
             }
             for claim in sorted(state.claims, key=lambda claim: claim.first)
         ],
-        "parked": [
+        "dead_lettered": [
             {
                 "number": parked.number,
                 "first": str(parked.first),

@@ -48,7 +48,7 @@ class FinalizeCheck:
 
     @property
     def blocking(self) -> tuple[NodeVersion, ...]:
-        """The nodes that are down or have an older version than the target."""
+        """The nodes that are offline or have an older version than the target."""
         return tuple(node for node in self.nodes if not node.runs(self.target))
 
     @property
@@ -109,7 +109,7 @@ async def finalize_upgrade(
         The state after the change.
 
     Raises:
-        UpgradeIncomplete: A node is down or has an older version.
+        UpgradeIncomplete: A node is offline or has an older version.
         ConfirmationRequired: The change needs ``force``.
         NotAllowed: The principal is no administrator.
         UnsupportedFormat: A newer version wrote the stored version.

@@ -416,7 +416,7 @@ class _ClusterActions:
         return Effect(
             (
                 f"pause the repair of lost bookies until {pause.pause_end}",
-                "No data is copied off bookies that are down or being decommissioned until then",
+                "No data is copied off offline or draining bookies until then",
                 "Ledgers with few copies stay so; bookies of older versions ignore the pause",
             ),
             {"until_ms": str(pause.paused_until_ms)},

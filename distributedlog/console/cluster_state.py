@@ -313,7 +313,7 @@ class ClusterState:
     ) -> dict[str, Any]:
         info = infos.get(bookie["address"] or "", {})
         loop_lag_ms = number(info, "loop_lag_max_ms")
-        corruption = bookie["rot"] or {}
+        corruption = bookie["corruption"] or {}
         return {
             "id": bookie["id"],
             "label": cut(bookie["label"], 64),
@@ -329,7 +329,7 @@ class ClusterState:
             "free_bytes": bookie["free_bytes"],
             "limbo": number(info, "limbo_ledgers"),
             "in_limbo": is_in_limbo(info),
-            "rotten": corruption.get("rotten_ledgers"),
+            "corrupt": corruption.get("corrupt_ledgers"),
             "late_s": None if loop_lag_ms is None else loop_lag_ms / 1000,
             "slow": False,
         } | self._bookie_rates(bookie["id"], info, now)

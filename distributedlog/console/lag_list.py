@@ -130,8 +130,8 @@ def shown_overview(overview: dict[str, Any]) -> dict[str, Any]:
                     for claim in row["claims"][:CLAIMS_SHOWN]
                 ],
                 "claims_left_out": max(0, len(row["claims"]) - CLAIMS_SHOWN),
-                "parked": row["parked"][:CLAIMS_SHOWN],
-                "parked_left_out": max(0, len(row["parked"]) - CLAIMS_SHOWN),
+                "dead_lettered": row["dead_lettered"][:CLAIMS_SHOWN],
+                "dead_lettered_left_out": max(0, len(row["dead_lettered"]) - CLAIMS_SHOWN),
                 "damage": row["damage"],
                 "lag": row["lag"],
                 "problem": cut(row["problem"]),

@@ -19,7 +19,7 @@ INFO = Severity.INFO.word
 SHOWN_RECORDS = 100
 RECORDS_MAX = 10_000
 """Maximum number of records of missing copies that are counted."""
-LEAVING_SHOWN = 20
+DRAINING_SHOWN = 20
 WAITING_SHOWN = 10
 """Maximum number of ledgers of a draining bookie that are listed with their reasons."""
 
@@ -39,13 +39,15 @@ class WorkStatePoller:
         election_item = await metadata.get(ELECTION_KEY)
         repairer = None if election_item is None else election_item.value.decode("ascii", "replace")
         notes, left_out = await self._under_replicated(labels)
-        leaving = [row for row in bookie_rows if row["to_leave"]]
+        draining = [row for row in bookie_rows if row["draining"]]
         return {
             "now_ms": self._wall_ms(),
             "repairer": None if repairer is None else labels.get(repairer, cut(repairer, 64)),
-            "leaving": [await self._leaving_row(row, labels) for row in leaving[:LEAVING_SHOWN]],
-            "leaving_left_out": max(0, len(leaving) - LEAVING_SHOWN),
-            "down": [
+            "draining": [
+                await self._draining_row(row, labels) for row in draining[:DRAINING_SHOWN]
+            ],
+            "draining_left_out": max(0, len(draining) - DRAINING_SHOWN),
+            "offline": [
                 {
                     "label": labels[row["id"]],
                     "ledgers": row["ledgers_missing"],
@@ -53,7 +55,7 @@ class WorkStatePoller:
                 }
                 for row in bookie_rows
                 if not row["running"]
-            ][:LEAVING_SHOWN],
+            ][:DRAINING_SHOWN],
             "mending": [
                 {
                     "label": labels[row["id"]],
@@ -67,7 +69,7 @@ class WorkStatePoller:
                         reported for reported in row["conditions"] if reported["severity"] != INFO
                     ]
                 )
-            ][:LEAVING_SHOWN],
+            ][:DRAINING_SHOWN],
             "notes": notes,
             "notes_left_out": left_out,
         }
@@ -92,7 +94,7 @@ class WorkStatePoller:
             shown_records.append(
                 {
                     "ledger": ledger,
-                    "holes": [
+                    "missing_ranges": [
                         {
                             "bookie": labels.get(missing_range.bookie, missing_range.bookie[:8]),
                             "first": missing_range.first,
@@ -104,7 +106,7 @@ class WorkStatePoller:
             )
         return shown_records, count - len(shown_records)
 
-    async def _leaving_row(self, row: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
+    async def _draining_row(self, row: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
         progress = await decommission_status(self._metadata, row["id"], waiting_max=WAITING_SHOWN)
         return {
             "label": cut(row["label"], 64),

@@ -228,7 +228,7 @@ def proxies_alone(d: Drill) -> None:
 def gateway_fails(d: Drill) -> None:
     """All bookies are down: what is posted is not stored in time."""
     d.raised("DlogGatewayFails")
-    d.typed("status", "--timeout", "6", says="is down")
+    d.typed("status", "--timeout", "6", says="is offline")
     d.typed("proxy", "list")
     d.mended("the bookies are started")
     d.over("DlogGatewayFails")
@@ -238,7 +238,7 @@ def thin(d: Drill) -> None:
     """A bookie is away, there is no spare, and a log is written on."""
     d.raised("DlogRepairBlocked")
     d.raised("DlogUnderReplicated")
-    d.typed("status", says="is down")
+    d.typed("status", says="is offline")
     d.typed("under-replicated", says="bookie")
     d.mended("the bookie is started; the writer goes on to its next segment")
     d.over("DlogRepairBlocked")

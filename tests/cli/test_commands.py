@@ -239,7 +239,7 @@ def test_new_cluster_is_finalized_and_a_repetition_changes_nothing(cluster: Clus
 def test_a_placement_policy_is_set_refused_and_forgotten(cluster: Cluster) -> None:
     """Each bookie of a cluster on one machine is as if on a host of its own."""
     shown = json.loads(cluster.ok("placement", "--check", "--json"))
-    assert (shown["stored"], shown["policy"]["level"], shown["together"]) == (False, "rack", [])
+    assert (shown["stored"], shown["policy"]["level"], shown["violations"]) == (False, "rack", [])
 
     refused = cluster.run("placement", "--level", "zone", "--enforced")
     assert (refused.returncode, b"none with that label" in refused.stderr) == (2, True)

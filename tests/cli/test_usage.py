@@ -639,7 +639,7 @@ def test_a_status_without_a_quorum_does_not_say_that_there_is_nothing(
 def test_a_status_calls_bookies_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
     """A drain said on which 32 letters a ledger lies; of two with one name it is said which."""
     one, two, old = "1" * 32, "2" * 32, "3" * 32
-    row = {"state": "up", "address": "h:1", "ledgers": 1, "free_bytes": 1, "rot": None}
+    row = {"state": "up", "address": "h:1", "ledgers": 1, "free_bytes": 1, "corruption": None}
     row |= {"ledgers_missing": 0}
     names = ((one, "b1"), (two, "b2"), (old, "b2"))
     found: dict[str, object] = {
@@ -669,13 +669,13 @@ def test_what_a_status_says_in_sentences_is_broken_between_words(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     why = "of the newest ledgers have copies together, such as ledger 7: b1 and b2 share host h1"
-    rot = {"rotten_ledgers": 1, "without_a_good_copy": 0, "healed_entries": 1}
+    corruption = {"corrupt_ledgers": 1, "without_a_good_copy": 0, "repaired_entries": 1}
     row = {"id": "1" * 32, "label": "b1", "state": "up", "address": "h:1", "ledgers": 1}
     found: dict[str, object] = {
         "healthy": False,
         "health": "degraded",
         "conditions": [HELD | {"text": f"metadata node m1: {why}"}],
-        "bookies": [row | {"free_bytes": 1, "rot": rot, "ledgers_missing": 0}],
+        "bookies": [row | {"free_bytes": 1, "corruption": corruption, "ledgers_missing": 0}],
         "logs": 1,
         "under_replicated": [],
         "versions": None,

@@ -133,7 +133,7 @@ def _steps(
 
     now = time.monotonic()
     cluster.kill("bookie1")
-    seen("a dead bookie", "bookie1", "is down", since=now)
+    seen("a dead bookie", "bookie1", "is offline", since=now)
 
     _ok(cluster.run("log", "write", "later", "--create", input=lines))  # on the three that are left
     now = time.monotonic()

@@ -43,12 +43,12 @@ def heals(cluster: Cluster, records: int) -> int:
     assert scrubbed["done"], scrubbed
     status = cluster.json("status", "--wait", "--timeout", "100", codes=(0, 6))
     assert status["healthy"], status["reasons"]
-    (rot,) = [one["rot"] for one in status["bookies"] if one["label"] == "bookie3"]
-    assert rot["rotten_ledgers"] == rot["without_a_good_copy"] == 0
+    (corruption,) = [one["corruption"] for one in status["bookies"] if one["label"] == "bookie3"]
+    assert corruption["corrupt_ledgers"] == corruption["without_a_good_copy"] == 0
     cluster.kill("bookie1", "bookie2")  # what it has is sound: it is read from it alone
     read = cluster.run("log", "read", "kept", "--timeout", "60", "--limit", str(records))
     assert read.stdout == lines, (len(read.stdout), read.stderr[-1000:])
-    return int(rot["healed_entries"])
+    return int(corruption["repaired_entries"])
 
 
 def test_bits_flipped_in_a_hundredth_of_a_bookies_pages_are_healed(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ async def decisions(texts: Texts) -> dict[str, Any]:
         "conditions": [(one.code, one.severity, _integers(one)) for one in conditions],
         "about": [(one.bookie, one.node) for one in conditions],
         "commands": [command_for(one) for one in conditions],
-        "states": [(row["state"], row["to_leave"]) for row in status["bookies"]],
+        "states": [(row["state"], row["draining"]) for row in status["bookies"]],
         "roles": [row["role"] for row in status["metadata"]],
         "low": [is_disk_low(row.conditions) for row in world.rows],
         "urgent": [urgent_parts(one) for one in world.registrations],

@@ -98,7 +98,7 @@ def test_what_is_wrong_is_named_first_with_what_to_type(
         assert not re.search("[0-9a-f]{32}", re.sub(r"\$ dlog .*", "", said)), "bookies have names"
         for words in (
             "bookie1",
-            "is down",
+            "is offline",
             "may have lost entries",
             "bookie3",
             "is being decommissioned",

@@ -238,7 +238,7 @@ def test_streams_are_bounded_and_the_tab_that_comes_is_served(world: Shown) -> N
     tabs = []
     for _ in range(STREAMS_PER_BROWSER + 2):
         tabs.append(browser.events("/events", page="work"))
-        assert next(tabs[-1])["leaving"] == []
+        assert next(tabs[-1])["draining"] == []
     for tab in tabs[:2]:
         assert list(tab) is not None, "it ends: it made room"
 

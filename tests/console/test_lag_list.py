@@ -131,7 +131,12 @@ def test_the_largest_page_fits_into_a_state() -> None:
         "writer": owner,
         "positions": [{"position": "p" * 255, "problem": "x" * 9999, **position}] * ROWS_PER_LOG,
         "queues": [
-            {"queue": "q" * 255, "claims": [{**item, "worker": owner}] * 128, "parked": [item] * 64, **queue}
+            {
+                "queue": "q" * 255,
+                "claims": [{**item, "worker": owner}] * 128,
+                "dead_lettered": [item] * 64,
+                **queue,
+            }
         ] * ROWS_PER_LOG,
         "left_out": True,
     }  # fmt: skip
@@ -139,7 +144,7 @@ def test_the_largest_page_fits_into_a_state() -> None:
     row = shown["queues"][0]
 
     assert len(row["claims"]) + row["claims_left_out"] == 128
-    assert len(row["parked"]) == CLAIMS_SHOWN
+    assert len(row["dead_lettered"]) == CLAIMS_SHOWN
     assert len(json.dumps(shown)) + ROWS_BYTES_MAX < STATE_BYTES_MAX
     kept = within_limit([shown] * LOGS_CHECKED)
     assert 0 < len(kept) < LOGS_CHECKED

@@ -99,15 +99,15 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
 
         said = await _noted(metadata, work.poll, "notes", bookie)
         hole = {"bookie": "bookie2", "first": 3, "to": None}
-        assert said["notes"] == [{"ledger": 9, "holes": [hole]}]
-        assert [(one["label"], one["running"]) for one in said["leaving"]] == [("bookie2", True)]
+        assert said["notes"] == [{"ledger": 9, "missing_ranges": [hole]}]
+        assert [(one["label"], one["running"]) for one in said["draining"]] == [("bookie2", True)]
         # H257: an id is what stands in a key, which a stranger may have put there.
         hostile = "$(reboot)"
         cookie = pack({"label": hostile, "incarnation": 1})
         puts = (Put(keys.cookie_key(hostile), cookie), Put(keys.leaving_key(hostile), b""))
         await metadata.transact(Transaction((), puts))
         said = await work.poll()
-        of_leaving = {one["label"]: one["command"] for one in said["leaving"]}
+        of_leaving = {one["label"]: one["command"] for one in said["draining"]}
         assert of_leaving == {hostile: "", "bookie2": f"dlog decommission {bookie}"}
         assert all("reboot" not in one["command"] for one in (await state.poll())["conditions"])
         await metadata.transact(Transaction((), (Delete(keys.leaving_key(bookie)),)))
@@ -164,8 +164,8 @@ async def test_what_is_over_is_no_work() -> None:
     assert found["mending"] == [{"label": "one", "conditions": [text_of(corrupt)]}]
 
 
-async def test_a_dead_bookie_that_is_to_leave_is_shown_as_down() -> None:
-    """Its state is "leaving", and ledgers still miss its copies."""
+async def test_a_dead_bookie_that_is_to_leave_is_shown_as_offline() -> None:
+    """Its state is "draining", and ledgers still miss its copies."""
     metadata: Any = LocalMetadata()
     metadata.listener = ""
     cookie = Put(keys.cookie_key("b1"), pack({"label": "one", "incarnation": 1}))
@@ -174,8 +174,8 @@ async def test_a_dead_bookie_that_is_to_leave_is_shown_as_down() -> None:
 
     found = await WorkStatePoller(metadata, lambda: 0).poll()
 
-    assert [one["label"] for one in found["leaving"]] == ["one"]
-    assert [one["label"] for one in found["down"]] == ["one"]
+    assert [one["label"] for one in found["draining"]] == ["one"]
+    assert [one["label"] for one in found["offline"]] == ["one"]
 
 
 def test_a_bookie_is_in_limbo_by_what_it_does_not_know_any_more_too() -> None:

@@ -236,7 +236,7 @@ def rotate(settings: Settings, tokens: bool) -> None:
 
     The two newest secrets are valid. Capabilities of older secrets end. Clients request new ones
     automatically, and no request fails. The command waits for all running bookies, up to --timeout (then exit
-    code 6). A bookie that is down fetches the secrets before it serves clients. Tokens from before the second
+    code 6). An offline bookie fetches the secrets before it serves clients. Tokens from before the second
     to last rotation are refused; their open connections remain until the tokens expire.
     """
     from ...cluster.auth.key_rotation import rotate_secrets as rotate_ledgers

@@ -103,7 +103,7 @@ def add(settings: Settings, node: str, wait: bool) -> None:
 def remove(settings: Settings, name: str, force: bool) -> None:
     """Remove a metadata node from the quorum.
 
-    The node may be down. Stop it afterwards. It cannot be added again with its data.
+    The node may be offline. Stop it afterwards. It cannot be added again with its data.
     """
     _change_members(settings, "remove", name, "", False, force)
 

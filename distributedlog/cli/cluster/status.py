@@ -240,20 +240,20 @@ def show(cluster_status: dict[str, Any]) -> None:
         table(("bookie", "state", "address", "ledgers", "free"), rows, empty="no bookies")
         print()
         for bookie in cluster_status["bookies"]:
-            corruption = bookie["rot"]
+            corruption = bookie["corruption"]
             if corruption and any(corruption.values()):
                 prose(
                     f"corruption on bookie {names.name(bookie['id'])}:"
-                    f" {plural(corruption['rotten_ledgers'], 'ledger waits', 'ledgers wait')} for repair,"
+                    f" {plural(corruption['corrupt_ledgers'], 'ledger waits', 'ledgers wait')} for repair,"
                     f" {corruption['without_a_good_copy']} of them without a good copy;"
-                    f" {plural(corruption['healed_entries'], 'entry', 'entries')} repaired since its start",
+                    f" {plural(corruption['repaired_entries'], 'entry', 'entries')} repaired since its start",
                     indent=CONTINUATION_INDENT,
                 )
         recorded_count = len(cluster_status["under_replicated"])
         missing_count = sum(bookie["ledgers_missing"] for bookie in cluster_status["bookies"])
         print(
             f"logs {cluster_status['logs']}, ledgers with missing copies:"
-            f" {recorded_count} recorded, {missing_count} on bookies that are down"
+            f" {recorded_count} recorded, {missing_count} on offline bookies"
         )
     _show_versions(cluster_status["versions"])
     if "probe" in cluster_status:
@@ -296,10 +296,10 @@ def _size(count: int | None) -> str | None:
 @click.command(cls=CliCommand, examples="dlog bookies\ndlog bookies --json")
 @common
 def bookies(settings: Settings) -> None:
-    """List all bookies, including those that are down.
+    """List all bookies, including offline ones.
 
-    Ledgers, used and free space are as last reported by a bookie, up to ten seconds ago. For a bookie that is
-    being decommissioned, "ledgers" is the number of ledgers that still need it. With --json, the command
+    Ledgers, used and free space are as last reported by a bookie, up to ten seconds ago. For a draining
+    bookie, "ledgers" is the number of ledgers that still need it. With --json, the command
     prints one object per line. A narrow terminal omits IDs, unless two bookies have the same name.
     """
     from ...cluster.status import cluster_overview as overview

@@ -24,14 +24,14 @@ def command() -> None:
 @command.command(
     cls=CliCommand,
     examples="""
-    dlog cluster finalize --dry-run        list the versions; exit code 6 if a node is older or down
+    dlog cluster finalize --dry-run        list the versions; exit code 6 if a node is older or offline
     dlog cluster finalize                  permit the formats of this version
     """,
 )
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Change nothing. List the versions; exit code 6 if a node is older or down.",
+    help="Change nothing. List the versions; exit code 6 if a node is older or offline.",
 )
 @force_option
 @common
@@ -77,7 +77,9 @@ def finalize(settings: Settings, dry_run: bool, force: bool) -> None:
         )
     else:
         if dry_run:
-            rows = [[visible(node.name), node.kind, node.shown or "down"] for node in result.nodes]
+            rows = [
+                [visible(node.name), node.kind, node.shown or "offline"] for node in result.nodes
+            ]
             table(("node", "kind", "version"), rows)
         print(f"the cluster is finalized for {_shown(result.finalized)}")
         if dry_run and not result.is_done:

@@ -21,9 +21,9 @@ GREEN, YELLOW, RED = "\033[32m", "\033[33m", "\033[31m"
 RESET = "\033[0m"
 COLOR_OF_STATE = {
     **dict.fromkeys(("healthy", "up", "yes", "pass", "OK"), GREEN),
-    **dict.fromkeys(("healing", "degraded", "read-only", "leaving", "draining"), YELLOW),
+    **dict.fromkeys(("healing", "degraded", "read-only", "draining"), YELLOW),
     **dict.fromkeys(("warn", "VOID"), YELLOW),
-    **dict.fromkeys(("at risk", "down", "no", "FAIL"), RED),
+    **dict.fromkeys(("at risk", "down", "offline", "no", "FAIL"), RED),
 }
 """The color adds nothing to the word, which is always printed."""
 

@@ -981,7 +981,7 @@ def queues(
     """List the work queues of a log, or change one.
 
     The list shows the lowest unfinished position of each queue ("floor"), the lag from there, the claims with
-    their workers, and the dead-lettered ranges ("parked"). Some records of the lag may be finished.
+    their workers, and the dead-lettered ranges. Some records of the lag may be finished.
     """
     numbers_given = (retry is not None) + (drop is not None)
     if numbers_given != (queue is not None) or (queue is not None and deleted is not None):
@@ -1017,14 +1017,14 @@ def queues(
         emit({"name": name, "queues": [_queue_json(row) for row in rows]})
     else:
         _note_problems(settings, rows)
-        columns = ("queue", "floor", *LAG_COLUMNS, "claims", "parked")
+        columns = ("queue", "floor", *LAG_COLUMNS, "claims", "dead-lettered")
         cells = [
             [
                 row["queue"],
                 _damage_text(row) or row["floor"],
                 *_lag_cells(row["lag"]),
                 _claims_text(row["claims"]),
-                _parked_text(row["parked"]),
+                _ranges_text(row["dead_lettered"]),
             ]
             for row in rows
         ]
@@ -1047,7 +1047,7 @@ def _queue_json(row: dict[str, Any]) -> dict[str, Any]:
         "lag": row["lag"],
         "claims": len(row["claims"]),
         "claimed": row["claims"],
-        "parked": row["parked"],
+        "dead_lettered": row["dead_lettered"],
         "damage": row["damage"],
     }
 
@@ -1058,11 +1058,11 @@ def _claims_text(claims: list[dict[str, Any]]) -> str:
     return f"{len(claims)} ({', '.join(owners)})" if claims else "0"
 
 
-def _parked_text(parked_ranges: list[dict[str, Any]]) -> str:
+def _ranges_text(ranges: list[dict[str, Any]]) -> str:
     return (
         ", ".join(
-            f"{range_parked['number']}: {range_parked['first']} to {range_parked['end']}"
-            for range_parked in parked_ranges
+            f"{dead_lettered['number']}: {dead_lettered['first']} to {dead_lettered['end']}"
+            for dead_lettered in ranges
         )
         or "-"
     )

@@ -120,24 +120,24 @@ def show(settings: Settings, ledger: int) -> None:
         ],
     )
     table(
-        ("bookie", "confirmed to", "lists", "last", "says"),
+        ("bookie", "confirmed to", "lists", "last", "report"),
         [
             [
                 names.name(ensemble["bookie"]),
                 ensemble["lac"],
                 ensemble["lists"],
                 ensemble["last"],
-                names.with_names(ensemble["says"]),
+                names.with_names(ensemble["report"]),
             ]
             for ensemble in description["bookies"]
         ],
     )
-    for ensemble in description["together"]:
+    for ensemble in description["placement_violations"]:
         print(f"placement: {visible(names.with_names(ensemble))}")
     for ensemble in description["lost"]:
         declared_by, why = visible(ensemble["by"]), visible(ensemble["why"])
         print(f"declared lost: {ensemble['first']} to {ensemble['last']}, by {declared_by}: {why}")
-    for ensemble in description["noted"]:
+    for ensemble in description["missing_ranges"]:
         who = visible(names.name(ensemble["bookie"]))
         print(f"recorded: {who} misses entries from {ensemble['first']} to before {ensemble['to']}")
 
@@ -343,7 +343,7 @@ def _print_declared_losses(settings: Settings, ledger: int, changed_ledger: Any)
 def under_replicated(settings: Settings) -> None:
     """List ledgers that have fewer copies than required.
 
-    The list contains entries that writers recorded as missing, and all ledgers on bookies that are down. With
+    The list contains entries that writers recorded as missing, and all ledgers on offline bookies. With
     --json, the command prints one object per line, with bookie IDs. The exit code is 0 even if the list is
     not empty.
     """

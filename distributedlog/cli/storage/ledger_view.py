@@ -89,7 +89,7 @@ async def describe(logs: Any, ledger_id: int) -> dict[str, Any]:
             for ensemble in ledger.ensembles
         ],
         "bookies": [await _bookie_report(logs, ledger, bookie) for bookie in ledger.bookies()],
-        "together": _placement_violations(logs.ledgers.pool, ledger),
+        "placement_violations": _placement_violations(logs.ledgers.pool, ledger),
         "lost": [
             {
                 "first": ensemble.first,
@@ -100,7 +100,7 @@ async def describe(logs: Any, ledger_id: int) -> dict[str, Any]:
             }
             for ensemble in ledger.lost
         ],
-        "noted": [
+        "missing_ranges": [
             {"bookie": ensemble.bookie, "first": ensemble.first, "to": ensemble.end}
             for ensemble in missing_ranges
         ],
@@ -124,23 +124,23 @@ async def _bookie_report(logs: Any, ledger: LedgerMetadata, bookie: str) -> dict
     report |= {"last": None, "missing": None}
     client = logs.ledgers.pool.get(bookie)
     if client is None:
-        return report | {"says": "does not answer"}
+        return report | {"report": "does not answer"}
     try:
         lac_answer = await client.read_lac(ledger.ledger_id, ledger.key, REQUEST_S)
         report["lac"] = None if lac_answer.lac == NO_ENTRY else lac_answer.lac
         report["last"] = None if lac_answer.last_entry == NO_ENTRY else lac_answer.last_entry
         held_entries = await list_held_entries(ledger, client)
     except DistributedLogError as error:
-        return report | {"says": f"{type(error).__name__}: {error}"}
+        return report | {"report": f"{type(error).__name__}: {error}"}
     report["lists"] = sum(count for _, count in held_entries.ranges)
     if not held_entries.proves_absence:
-        return report | {"says": "may have lost some entries (limbo state)"}
+        return report | {"report": "may have lost some entries (limbo state)"}
     if not ledger.closed:
-        return report | {"says": "ok"}
+        return report | {"report": "ok"}
     gaps = list(islice(lacking_ranges(ledger, bookie, held_entries), GAPS_MAX))
     report["missing"] = [[gap.first, gap.last] for gap in gaps]
     if not gaps:
-        return report | {"says": "has all required entries"}
+        return report | {"report": "has all required entries"}
     least = "at least " if len(gaps) == GAPS_MAX else ""
     more = f" and {least}{len(gaps) - 1} more ranges" if len(gaps) > 1 else ""
-    return report | {"says": f"lacks {gaps[0].first} to {gaps[0].last}{more}"}
+    return report | {"report": f"lacks {gaps[0].first} to {gaps[0].last}{more}"}

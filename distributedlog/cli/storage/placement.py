@@ -97,7 +97,7 @@ def _print_placement(
                 "stored": placement.stored,
                 "domains": [asdict(domain) for domain in placement.domains],
                 "checked": "all" if check else "newest",
-                "together": [{"ledger": ledger, "why": why} for ledger, why in violations],
+                "violations": [{"ledger": ledger, "why": why} for ledger, why in violations],
             }
         )
     else:

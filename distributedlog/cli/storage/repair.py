@@ -70,7 +70,7 @@ def command(
 ) -> None:
     """Copy missing replicas now, and show the progress.
 
-    Ledgers with the fewest copies come first. Data of a bookie that is down is copied to other bookies at
+    Ledgers with the fewest copies come first. Data of an offline bookie is copied to other bookies at
     once, without the delay lost_after_s (five minutes by default). A number is a ledger ID. Write ./7 for a
     log named 7, and ./pause for a log with the name of a subcommand: pause, resume and config.
 

@@ -50,7 +50,7 @@ class RepairCommand(CliCommand):
 def pause(settings: Settings, duration: str) -> None:
     """Pause the repair of lost bookies for a time.
 
-    During the pause, no data of bookies that are down or being decommissioned is copied to other bookies.
+    During the pause, no data of offline or draining bookies is copied to other bookies.
     Ledgers that lack copies keep lacking them. Copies in progress are finished, and missing entries of
     running bookies are still copied. Repair resumes after this time, or with "dlog repair resume". dlog
     status shows the pause. Bookies of older versions ignore it.

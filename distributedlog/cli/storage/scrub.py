@@ -31,7 +31,7 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
 
     BOOKIE is a name, an ID, or the first characters of an ID. Each bookie also does this automatically every
     two weeks. Corrupt entries are repaired from the copies on other bookies. Entries of open segments are
-    repaired when the segment is closed. A bookie that is down starts the verification when it is up again.
+    repaired when the segment is closed. A bookie that is offline starts the verification when it is up again.
     """
     import trio
 
@@ -62,10 +62,10 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
                     "listing its corrupt entries",
                     lambda: corruption_of(metadata, bookie_id),
                 )
-                # The request of a bookie that is down stays stored until the bookie starts.
+                # The request of a bookie that is offline stays stored until the bookie starts.
                 is_reading = is_pending and corruption is not None
                 is_done = (
-                    not is_pending and corruption is not None and not corruption["rotten_ledgers"]
+                    not is_pending and corruption is not None and not corruption["corrupt_ledgers"]
                 )
                 if is_done or not wait or trio.current_time() + POLL_S >= deadline:
                     break
@@ -79,13 +79,13 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
         emit(result)
     elif result["reading"]:
         print(f"bookie {bookie_name} is verifying all its data")
-    elif "rotten_ledgers" not in result:
-        print(f"bookie {bookie_name} is down: verification starts when it is up")
+    elif "corrupt_ledgers" not in result:
+        print(f"bookie {bookie_name} is offline: verification starts when it is up")
     else:
         print(
             f"bookie {bookie_name} has verified all its data:"
-            f" {plural(result['healed_entries'], 'entry', 'entries')} repaired since its start,"
-            f" {plural(result['rotten_ledgers'], 'ledger')} with corrupt entries left"
+            f" {plural(result['repaired_entries'], 'entry', 'entries')} repaired since its start,"
+            f" {plural(result['corrupt_ledgers'], 'ledger')} with corrupt entries left"
         )
     if wait and not result["done"]:
         raise ExitWithCode(NO)

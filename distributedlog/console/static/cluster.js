@@ -10,7 +10,7 @@ const REASONS_SHOWN = 5;
 
 // The states of a bookie: shape, word and class.
 const STATES = {
-  up: ["●", "up", "good"], "read-only": ["◐", "read-only", "warn"], leaving: ["◔", "draining", "warn"], down: ["✕", "offline", "bad"],
+  up: ["●", "up", "good"], "read-only": ["◐", "read-only", "warn"], draining: ["◔", "draining", "warn"], offline: ["✕", "offline", "bad"],
 };
 
 let span = 0;  // the index of the shown span and of its resolution
@@ -59,7 +59,7 @@ function badge(severity) {
 
 function state_of(one) {
   let [shape, word, kind] = STATES[one.state] ?? ["○", one.state, ""];
-  if (one.state !== "down") {
+  if (one.state !== "offline") {
     if (one.slow) [shape, word, kind] = ["◆", "slow disk", "bad"];
     else if (one.in_limbo) [shape, word, kind] = ["◒", "limbo", "warn"];
     else if (!one.answers) [shape, word, kind] = ["○", `unavailable${known(one.silent_s) ? ` for ${seconds(one.silent_s)}` : ""}`, "bad"];
@@ -119,7 +119,7 @@ function bookies(state) {
     ["Bytes of entries stored per second.", "in", "number"], ["Bytes of entries read per second.", "out", "number"]];
   const rows = state.bookies.map((one) => ({
     class: one.slow ? "slow" : one.state,
-    cells: [named(one), state_of(one), disk(one), count(one.ledgers ?? one.ledgers_missing), count(one.limbo), count(one.rotten),
+    cells: [named(one), state_of(one), disk(one), count(one.ledgers ?? one.ledgers_missing), count(one.limbo), count(one.corrupt),
       seconds(one.sync_p99_s), seconds(one.late_s), rate(one.in_bytes_s, bytes), rate(one.out_bytes_s, bytes)],
   }));
   return section("Bookies", columns, rows, state.known ? "No bookie has ever joined." : "Unknown, because no metadata quorum answers.",

@@ -49,7 +49,7 @@ function render(state) {
       positions.map((one) => [visible(one.position), link(one.log), ...lag_cells(one), damage_words(one) || one.dlsn, owner(one.subscriber, "none"), when(one.moved_ms)]),
       "None."),
     section("Work queues", QUEUE_COLUMNS,
-      queues.map((one) => [visible(one.queue), link(one.log), ...lag_cells(one), damage_words(one) || one.floor, claims(one), parked(one)]),
+      queues.map((one) => [visible(one.queue), link(one.log), ...lag_cells(one), damage_words(one) || one.floor, claims(one), dead_lettered(one)]),
       "None."),
     section("Writers", WRITER_COLUMNS,
       writers.map((one) => [link(one.name), damage_words(one.writer) || visible(one.writer.owner), when(one.writer.since_ms)]), "None."),
@@ -87,8 +87,8 @@ function claims(queue) {
     queue.claims_left_out ? h("div", {}, `and ${queue.claims_left_out} more`) : null];
 }
 
-function parked(queue) {
-  if (!queue.parked.length) return "none";
-  return [queue.parked.map((one) => h("div", {}, `${one.number}: ${one.first} to ${one.end}, tries: ${one.tries}`)),
-    queue.parked_left_out ? h("div", {}, `and ${queue.parked_left_out} more`) : null];
+function dead_lettered(queue) {
+  if (!queue.dead_lettered.length) return "none";
+  return [queue.dead_lettered.map((one) => h("div", {}, `${one.number}: ${one.first} to ${one.end}, tries: ${one.tries}`)),
+    queue.dead_lettered_left_out ? h("div", {}, `and ${queue.dead_lettered_left_out} more`) : null];
 }

@@ -130,8 +130,8 @@ def _placement_at_limit(p: _Values) -> str:
 
 def _bookie_down(p: _Values) -> str:
     return (
-        f"bookie {p['bookie']} is down. Writers use the other bookies. Its"
-        f" {p.count('ledgers', 'ledger is', 'ledgers are')} copied to another bookie if it stays down for"
+        f"bookie {p['bookie']} is offline. Writers use the other bookies. Its"
+        f" {p.count('ledgers', 'ledger is', 'ledgers are')} copied to another bookie if it stays offline for"
         " five minutes (default)"
     )
 
@@ -144,22 +144,20 @@ def _bookie_down_no_replacement(p: _Values) -> str:
         writes = f"Writers continue on the other bookies, with fewer copies; if {more}, they stop"
     ledgers = p.count("ledgers", "ledger lacks its copies", "ledgers lack its copies")
     return (
-        f"bookie {p['bookie']} is down, and {p['cause']}: start it again, or add a bookie. {writes}"
+        f"bookie {p['bookie']} is offline, and {p['cause']}: start it again, or add a bookie. {writes}"
         + (f". {ledgers}, which are not repaired until then" if p.number("ledgers") else "")
     )
 
 
 def _bookie_down_unused(p: _Values) -> str:
-    return (
-        f"bookie {p['bookie']} is down, and no ledger needs it: start it again, or decommission it"
-    )
+    return f"bookie {p['bookie']} is offline, and no ledger needs it: start it again, or decommission it"
 
 
 def _bookie_leaving(p: _Values) -> str:
     cause = f", such as ledger {p['ledger']}: {p['cause']}" if p.number("ledger") >= 0 else ""
-    down = "" if p.number("running") else " and is down"
+    offline = "" if p.number("running") else " and is offline"
     return (
-        f"bookie {p['bookie']} is being decommissioned{down}:"
+        f"bookie {p['bookie']} is being decommissioned{offline}:"
         f" {p.count('ledgers', 'ledger is', 'ledgers are')} left on it{cause}"
     )
 

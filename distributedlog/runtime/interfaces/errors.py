@@ -407,7 +407,7 @@ class MembersRefused(DistributedLogError):
 
 
 class UpgradeIncomplete(DistributedLogError):
-    """An upgrade cannot be finalized: the message names the nodes that have an older version or are down."""
+    """An upgrade cannot be finalized: the message names the older and the offline nodes."""
 
     code = 2122
     exit_code = 5

@@ -38,9 +38,9 @@ def test_who_shares_a_log_is_shown(cluster: Cluster) -> None:
                     claim.release()
     (found,) = json.loads(cluster.ok("log", "queues", "shared", "--json"))["queues"]
     assert (found["records_left"], found["claims"], found["claimed"]) == (0, 0, [])
-    (parked,) = found["parked"]
+    (dead_lettered,) = found["dead_lettered"]
     assert b"1.0.0 to" in cluster.ok("log", "queues", "shared")
-    number = str(parked["number"])
+    number = str(dead_lettered["number"])
     cluster.fails(2, "log", "queues", "shared", "--retry", number)
     cluster.ok("log", "queues", "shared", "--queue", "q", "--retry", number)
     assert b"1.0.0 to" not in cluster.ok("log", "queues", "shared")

@@ -48,7 +48,7 @@ def test_a_bookie_is_drained_and_nothing_is_missing(cluster: Cluster) -> None:
 
     bookies = [json.loads(line) for line in run("bookies", "--json").splitlines()]
     [drained] = [one for one in bookies if one["id"] == full["id"]]
-    assert (drained["state"], drained["ledgers"]) == ("leaving", 0), "as decommission prints"
+    assert (drained["state"], drained["ledgers"]) == ("draining", 0), "as decommission prints"
     assert all(one["ledgers_missing"] == 0 for one in bookies)
     assert left["drained"]
     assert left["running"]
@@ -66,7 +66,7 @@ def test_a_bookie_is_drained_and_nothing_is_missing(cluster: Cluster) -> None:
     assert b"mismatches: none" in run("audit")
     ledger = json.loads(run("ledger", "list", "--json").splitlines()[0])
     shown = json.loads(run("ledger", "show", str(ledger["ledger"]), "--json"))
-    assert {one["says"] for one in shown["bookies"]} == {"has all required entries"}
+    assert {one["report"] for one in shown["bookies"]} == {"has all required entries"}
     assert shown["last_entry"] == ledger["entries"] - 1
     entry = json.loads(run("ledger", "read", str(ledger["ledger"]), "--json").splitlines()[0])
     assert entry["entry"] == 0

@@ -33,9 +33,9 @@ async def test_a_bookie_is_found_by_id_by_its_beginning_or_by_name_and_never_gue
     assert await leaving.find_bookie(metadata, "abcdef") == "abcdef"
     assert await leaving.find_bookie(metadata, "abcd") == "abcdef"
     assert await leaving.find_bookie(metadata, "one") == "abcdef"
-    down = Transaction((), (Delete(keys.bookie_key("abcxyz")),))
-    await metadata.transact(down)
-    both = r"2 bookies are called two: abcxyz \(down\), ffff \(up\); give the id"
+    offline = Transaction((), (Delete(keys.bookie_key("abcxyz")),))
+    await metadata.transact(offline)
+    both = r"2 bookies are called two: abcxyz \(offline\), ffff \(up\); give the id"
     for wrong, said in (("two", both), ("abc", "no bookie is"), ("nobody", "no bookie")):
         with pytest.raises(InvalidRequest, match=said):
             await leaving.find_bookie(metadata, wrong)
@@ -86,9 +86,9 @@ async def test_shortages_are_what_is_noted_and_what_lies_on_bookies_that_are_awa
     )
 
     assert [one async for one in leaving.shortages(metadata)] == [
-        Shortage(7, "b1", 3, None, "noted"),
-        Shortage(7, "b2", 0, 5, "noted"),
-        Shortage(8, "b2", 0, None, "bookie is down"),
+        Shortage(7, "b1", 3, None, "recorded"),
+        Shortage(7, "b2", 0, 5, "recorded"),
+        Shortage(8, "b2", 0, None, "bookie is offline"),
     ]
 
 
@@ -140,5 +140,5 @@ async def test_each_ledger_that_is_left_says_what_it_waits_for() -> None:
     assert said[9].startswith("deleted")
     await metadata.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
     (*_, last) = (await leaving.decommission_status(metadata, "b1", waiting_max=6)).waiting
-    assert last.why == "no source: all its bookies are down"
+    assert last.why == "no source: all its bookies are offline"
     assert (await leaving.decommission_status(metadata, "b1", waiting_max=2)).ledgers == 7

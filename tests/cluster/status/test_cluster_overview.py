@@ -147,7 +147,9 @@ async def test_a_drained_bookie_does_not_make_the_cluster_unhealthy(running: boo
         [(Code.DISK_READ_ERRORS, "info")] if running else []
     )
     [row] = [each for each in found["bookies"] if each["id"] == "b1"]
-    assert (row["state"], row["ledgers"]) == ("leaving", 0), "what its disk still has is not needed"
+    assert (row["state"], row["ledgers"]) == ("draining", 0), (
+        "what its disk still has is not needed"
+    )
 
 
 async def test_a_bookie_that_died_heals_where_another_one_can_take_its_place() -> None:

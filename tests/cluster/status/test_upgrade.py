@@ -207,8 +207,8 @@ async def test_finalization_names_nodes_that_are_older_or_down() -> None:
         await finalize_upgrade(mixed, force=True)
     for words in (
         "bookie nb2 has version 0.1 or older",
-        "metadata m2 is down",
-        "bookie nb3 is down",
+        "metadata m2 is offline",
+        "bookie nb3 is offline",
     ):
         assert words in str(refused.value)
     assert [node.name for node in (await check_finalize(mixed)).blocking] == ["m2", "nb2", "nb3"]

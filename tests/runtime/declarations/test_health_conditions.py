@@ -218,10 +218,10 @@ def test_the_text_of_a_condition_names_its_node_once() -> None:
     limbo = condition(Code.LIMBO, ledgers=1, below=0, cause="x").about(bookie="b1")
     low = condition(Code.INDEX_BEHIND, minutes=3).about(node="m1")
 
-    assert text_of(down).startswith("bookie b1 is down")
+    assert text_of(down).startswith("bookie b1 is offline")
     assert text_of(limbo).startswith("bookie b1: it may have lost entries of 1 ledger")
     assert text_of(low).startswith("metadata node m1: its index")
-    assert text_of(down, lambda bookie: f"one ({bookie})").startswith("bookie one (b1) is down")
+    assert text_of(down, lambda bookie: f"one ({bookie})").startswith("bookie one (b1) is offline")
 
 
 def test_the_worst_condition_is_the_health() -> None:
