@@ -43,7 +43,7 @@ from ..log.namespace import Namespace
 from ..log.segments.log_deletion import delete_log
 from ..metadata.model.interface import Metadata
 from ..runtime.declarations.events import EventDefinition
-from ..runtime.declarations.options import parse_value
+from ..runtime.declarations.options import parse_duration
 from ..runtime.interfaces.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -486,10 +486,10 @@ def _payload(fields: Fields) -> bytes:
 def _duration_s(fields: Fields) -> float:
     """Return a duration such as 2h in seconds."""
     text = _required(fields, "duration")
-    value = parse_value(text)
-    if type(value) not in (int, float):
-        raise InvalidRequest(f"{text[:40]!r} is not a duration such as 2h")
-    return float(value)
+    value = parse_duration(text)
+    if value is None:
+        raise InvalidRequest(f"{text[:40]!r} is not a duration with its unit, such as 2h")
+    return value
 
 
 def _number(name: str, text: str) -> int:

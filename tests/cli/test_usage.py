@@ -83,6 +83,10 @@ COMMANDS = _leaves(command, ())
         ["context", "use", "nowhere"],
         ["context", "set", "x", "nonsense"],
         ["bench", "baseline", "--size", "0"],
+        ["log", "read", "x", "--since", "20260131", "--uri", "distributedlog://h:1/n"],
+        ["log", "tail", "x", "--since", "64MiB", "--uri", "distributedlog://h:1/n"],
+        ["log", "find", "x", "--time", "1769860800000", "--uri", "distributedlog://h:1/n"],
+        ["repair", "pause", "--for", "3600", "--uri", "distributedlog://h:1/n"],
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line_and_2(

@@ -581,7 +581,7 @@ async def test_repair_is_paused_for_a_time_and_resumed(autojump_clock: MockClock
         assert settings.is_paused(it.namespace.wall_ms() + 7_000_000)
         assert settings.pause_end in effect["sentences"][0]
         assert settings.pause_end in answer["done"]
-        for duration in ("", "soon", "-1", "0", "31d", "true", "inf", "nan"):
+        for duration in ("", "soon", "-1", "0", "31d", "true", "inf", "nan", "3600", "9MiB"):
             assert "error" in await page.effect("pause-repair", duration=duration), duration
         now_ms = it.namespace.wall_ms()
         for until_ms in ("", "soon", "-1", "0", str(now_ms), str(now_ms + 31 * 86_400_000)):

@@ -658,21 +658,27 @@ def _start_of(
 
 
 def _epoch_ms_of(text: str) -> int:
-    """Return a time in ms since 1970. The text is a duration before now, or an ISO time."""
-    import time
+    """Return a time in ms since 1970. The text is a duration before now, or an ISO time.
+
+    A number alone is rejected. It could be seconds, ms since 1970 or a date without dashes.
+    """
     from datetime import datetime
 
-    from ...runtime.declarations.options import DURATION_S_MAX, parse_value
+    from ...runtime.declarations.options import DURATION_S_MAX, parse_duration
+    from ...runtime.machine import client_host
 
-    ago_s = parse_value(text)
-    if type(ago_s) in (int, float) and 0 <= float(ago_s) <= DURATION_S_MAX:
-        return max(0, int((time.time() - float(ago_s)) * 1000))
+    ago_s = parse_duration(text)
+    if ago_s is not None and 0 <= ago_s <= DURATION_S_MAX:
+        return max(0, client_host("dlog").wall_ms() - int(ago_s * 1000))
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise click.UsageError(
-            f"{text!r} is neither a duration such as 10m nor an ISO time such as 2026-01-31T12:00:00"
-        ) from None
+        if not text.strip().isdecimal():
+            return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        pass
+    raise click.UsageError(
+        f"{text!r} is neither a duration with its unit, such as 10m or 90s, nor an ISO time such as"
+        " 2026-01-31T12:00:00"
+    )
 
 
 @command.command(

@@ -55,14 +55,14 @@ def pause(settings: Settings, duration: str) -> None:
     running bookies are still copied. Repair resumes after this time, or with "dlog repair resume". dlog
     status shows the pause. Bookies of older versions ignore it.
     """
-    from ...runtime.declarations.options import parse_value
+    from ...runtime.declarations.options import parse_duration
     from ...runtime.machine import client_host
 
-    pause_s = parse_value(duration)
-    if type(pause_s) not in (int, float):
-        raise click.UsageError(f"--for {duration!r} is not a duration such as 2h")
+    pause_s = parse_duration(duration)
+    if pause_s is None:
+        raise click.UsageError(f"--for {duration!r} is not a duration with its unit, such as 2h")
     now_ms = client_host("dlog").wall_ms()
-    _change(settings, lambda stored: stored.with_pause(now_ms, float(pause_s)), now_ms)
+    _change(settings, lambda stored: stored.with_pause(now_ms, pause_s), now_ms)
 
 
 @click.command(cls=CliCommand, examples="dlog repair resume")

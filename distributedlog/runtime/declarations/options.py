@@ -251,16 +251,13 @@ def check_whole(what: str, value: Any, least: int, most: int = COUNT_LIMIT) -> N
 
 # --- from people ----------------------------------------------------------------------------------
 
+TIME_UNITS: Mapping[str, float] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 UNITS: Mapping[str, float] = {
     "KiB": KIB,
     "MiB": MIB,
     "GiB": 1024 * MIB,
     "TiB": 1024 * 1024 * MIB,
-    "ms": 0.001,
-    "s": 1,
-    "m": 60,
-    "h": 3600,
-    "d": 86400,
+    **TIME_UNITS,
 }
 DIGITS_MAX = 100
 """A longer whole number is beyond every limit, and beyond what floating-point arithmetic can hold."""
@@ -286,6 +283,17 @@ def parse_value(text: str) -> bool | int | float | str:
         return number if integer is None else integer
     value = number * UNITS[match[2]] if integer is None else integer * UNITS[match[2]]
     return int(value) if isfinite(value) and value == int(value) else value
+
+
+def parse_duration(text: str) -> float | None:
+    """Parse a duration with its unit, such as ``1.5h``, to seconds. Any other input returns None.
+
+    A number without a unit is not accepted, because it could be a date (20260131) or a time in ms.
+    """
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or match[2] not in TIME_UNITS:
+        return None
+    return float(parse_value(text))
 
 
 # --- for people -----------------------------------------------------------------------------------

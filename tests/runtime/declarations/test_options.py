@@ -15,6 +15,7 @@ from distributedlog.runtime.declarations.options import (
     check_whole,
     markdown_table,
     option,
+    parse_duration,
     parse_value,
     replace_tables,
     with_overrides,
@@ -161,3 +162,17 @@ def test_typed_numbers_beyond_every_limit_are_read_and_not_a_failure(
     text: str, value: object
 ) -> None:
     assert parse_value(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2h", 7200), ("1.5m", 90), ("250ms", 0.25), ("10 s", 10), ("-1d", -86400)],
+)
+def test_duration_has_a_unit(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["20260131", "90", "1.5", "64MiB", "inf", "true", "soon", ""])
+def test_number_without_a_unit_of_time_is_no_duration(text: str) -> None:
+    """A date without dashes, a year or a size would otherwise be a number of seconds."""
+    assert parse_duration(text) is None
