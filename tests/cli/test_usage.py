@@ -16,7 +16,7 @@ from distributedlog.cli.cluster.metadata import _is_voting
 from distributedlog.cli.cluster.status import show
 from distributedlog.cli.framework import named_clusters
 from distributedlog.cli.framework.errors import ExitWithCode, innermost, report, with_hint
-from distributedlog.cli.framework.options import run_confirmed
+from distributedlog.cli.framework.options import CommandWithSubcommands, run_confirmed
 from distributedlog.cli.framework.output import table
 from distributedlog.cli.main import _show_all_characters, command, run
 from distributedlog.cluster.status.cluster_overview import conditions_of_members, majority_lost
@@ -51,6 +51,8 @@ def _leaves(
             found += _leaves(one, (*path, name))
         else:
             found.append(((*path, name), one))
+            if isinstance(one, CommandWithSubcommands):
+                found += [((*path, name, str(word)), sub) for word, sub in one.subcommands.items()]
     return found
 
 

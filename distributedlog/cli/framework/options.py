@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -268,6 +268,67 @@ class CliCommand(click.Command):
         write_examples(formatter, self.examples)
 
 
+class CommandWithSubcommands(CliCommand):
+    """A command with arguments, whose first argument can name a subcommand instead.
+
+    Options before the name, such as --json, belong to the subcommand. After ``--``, or with a path such as
+    ./NAME, the argument is never the name of a subcommand.
+    """
+
+    def __init__(
+        self, *arguments: Any, subcommands: Sequence[click.Command] = (), **rest: Any
+    ) -> None:
+        super().__init__(*arguments, **rest)
+        self.subcommands = {command.name: command for command in subcommands}
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Return the context of the subcommand that the arguments name, or of this command."""
+        count = self._count_options(info_name, args, parent)
+        command = self.subcommands.get(args[count]) if count < len(args) else None
+        if command is None or args[:count][-1:] == ["--"]:
+            return super().make_context(info_name, args, parent, **extra)
+        outer = self.outer_context(info_name, parent)
+        return command.make_context(
+            command.name, [*args[:count], *args[count + 1 :]], outer, **extra
+        )
+
+    def outer_context(self, info_name: str | None, parent: click.Context | None) -> click.Context:
+        """Return the parent context of the subcommands.
+
+        It is that of a group, so that usage and environment variables have the words "repair pause".
+        """
+        return click.Context(click.Group(self.name), parent, info_name)
+
+    def _count_options(
+        self, info_name: str | None, args: list[str], parent: click.Context | None
+    ) -> int:
+        """Return how many words precede the first argument: options and their values."""
+        options_only = click.Command(
+            self.name, params=[one for one in self.params if isinstance(one, click.Option)]
+        )
+        context = click.Context(options_only, parent, info_name, allow_interspersed_args=False)
+        try:
+            _, from_argument, _ = options_only.make_parser(context).parse_args([*args])
+        except click.UsageError:  # raised again when all words are parsed
+            return 0
+        return len(args) - len(from_argument)
+
+
+def subcommand_of(
+    command: click.Command, context: click.Context, name: str
+) -> click.Command | None:
+    """Return a subcommand by its name, or None."""
+    if isinstance(command, CommandWithSubcommands):
+        return command.subcommands.get(name)
+    return command.get_command(context, name) if isinstance(command, click.Group) else None
+
+
 Lazy = tuple[str, str] | tuple[str, str, str]
 
 
@@ -351,11 +412,7 @@ class Group(CliCommand, click.Group):
         path: list[str] = []
         innermost_command: click.Command = self
         for word in words:
-            child = (
-                innermost_command.get_command(ctx, word)
-                if isinstance(innermost_command, click.Group)
-                else None
-            )
+            child = subcommand_of(innermost_command, ctx, word)
             if child is None:
                 break
             path.append(word)

@@ -4,7 +4,13 @@ import difflib
 
 import click
 
-from ..framework.options import CliCommand, Settings, without_cluster
+from ..framework.options import (
+    CliCommand,
+    CommandWithSubcommands,
+    Settings,
+    subcommand_of,
+    without_cluster,
+)
 from ..framework.output import emit, table
 from .help_topics import TOPICS
 
@@ -59,7 +65,7 @@ def command_context(words: tuple[str, ...]) -> click.Context:
     innermost: click.Command = dlog
     context = click.Context(dlog, info_name="dlog", **dlog.context_settings)
     for depth, word in enumerate(words):
-        child = innermost.get_command(context, word) if isinstance(innermost, click.Group) else None
+        child = subcommand_of(innermost, context, word)
         if child is None:
             command_names = (
                 innermost.list_commands(context) if isinstance(innermost, click.Group) else []
@@ -74,6 +80,8 @@ def command_context(words: tuple[str, ...]) -> click.Context:
             )
             expected = "topic or command" if depth == 0 else f"command of {context.command_path}"
             raise click.UsageError(f"no such {expected} {word!r}; {suggestion}")
+        if isinstance(innermost, CommandWithSubcommands):
+            context = innermost.outer_context(context.info_name, context.parent)
         innermost, context = child, click.Context(child, context, info_name=word)
     return context
 

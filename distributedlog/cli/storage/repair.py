@@ -5,17 +5,24 @@ from typing import Any
 import click
 
 from ..framework.errors import NO, ExitWithCode
-from ..framework.options import Settings, common, force_option, run_confirmed
+from ..framework.options import (
+    CommandWithSubcommands,
+    Settings,
+    common,
+    force_option,
+    run_confirmed,
+)
 from ..framework.output import emit, plural, size, visible
 from ..framework.progress import show_progress
-from .repair_control import RepairCommand
+from . import repair_control
 
 RETRY_S = 2.0
 SHOWN_LEDGERS_MAX = 10
 
 
 @click.command(
-    cls=RepairCommand,
+    cls=CommandWithSubcommands,
+    subcommands=(repair_control.pause, repair_control.resume, repair_control.config),
     examples="""
     dlog repair                                        all ledgers that are known to lack copies
     dlog repair 1042                                   one ledger; the entry lists of its bookies are compared

@@ -14,25 +14,6 @@ from ..framework.output import emit
 LOST_AFTER = "lost_after_s"
 
 
-class RepairCommand(CliCommand):
-    """`dlog repair`, which hands over to the commands of this module if its first argument names one."""
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        """Return the context of the command that the arguments name."""
-        command = _COMMANDS.get(args[0]) if args else None
-        if command is None:
-            return super().make_context(info_name, args, parent, **extra)
-        # As below a group, so that usage and environment variables have the words "repair pause".
-        outer = click.Context(click.Group(self.name), parent, info_name)
-        return command.make_context(command.name, args[1:], outer, **extra)
-
-
 @click.command(
     cls=CliCommand,
     examples="""
@@ -105,9 +86,6 @@ def config(settings: Settings, words: tuple[str, ...]) -> None:
         _change(settings, lambda stored: stored.with_lost_after(float(value)), now_ms)
     else:
         raise click.UsageError(f"invalid change: use set {LOST_AFTER}=TIME or unset {LOST_AFTER}")
-
-
-_COMMANDS = {command.name: command for command in (pause, resume, config)}
 
 
 def _change(settings: Settings, change: Any, now_ms: int) -> None:

@@ -87,3 +87,57 @@ def test_an_empty_uri_on_the_command_line_is_none_of_the_environments(inside: bo
 def test_an_empty_variable_is_as_if_it_were_not_there() -> None:
     assert _settings(["--uri", B], [], {"DLOG_URI": "", "DLOG_LOG_LEAF_URI": ""}).uri == B
     assert _settings([], [], {"DLOG_URI": A, "DLOG_LOG_LEAF_URI": ""}).uri == A
+
+
+def _repair_context(*words: str) -> click.Context:
+    top = click.Context(command, info_name="dlog", auto_envvar_prefix="DLOG")
+    repair = command.get_command(top, "repair")
+    assert repair is not None
+    return repair.make_context("repair", [*words], top)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pause", "--for", "2h", "--json"),
+        ("--json", "pause", "--for", "2h"),
+        ("--timeout", "5", "--json", "pause", "--for=2h"),
+        ("-q", "--json", "pause", "--for", "2h"),
+    ],
+)
+def test_subcommand_is_found_behind_options(words: tuple[str, ...]) -> None:
+    """`dlog repair --json pause` repaired a log with the name pause."""
+    found = _repair_context(*words)
+
+    assert (found.command.name, found.command_path) == ("pause", "dlog repair pause")
+    assert (found.params["duration"], found.params["as_json"]) == ("2h", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [
+        ((), None),
+        (("7",), "7"),
+        (("--wait", "./pause"), "./pause"),
+        (("--bookie", "pause"), None),
+        (("--", "pause"), "pause"),
+        (("orders", "--json"), "orders"),
+    ],
+)
+def test_argument_that_names_no_subcommand_belongs_to_the_command(
+    words: tuple[str, ...], target: str | None
+) -> None:
+    found = _repair_context(*words)
+
+    assert (found.command_path, found.params["target"]) == ("dlog repair", target)
+
+
+def test_option_of_a_command_is_no_option_of_its_subcommand() -> None:
+    with pytest.raises(click.NoSuchOption, match="--all"):
+        _repair_context("--all", "pause", "--for", "2h")
+
+
+def test_help_finds_the_subcommands_of_a_command_with_arguments() -> None:
+    shown = CliRunner().invoke(command, ["help", "repair", "pause"], obj=Settings())
+
+    assert shown.output.startswith("Usage: dlog repair pause [OPTIONS]")
