@@ -4,8 +4,9 @@
 
 The repair leader reads the record with each observation of the bookies. During a pause, it moves no ledgers
 off lost or leaving bookies. Missing entries of running bookies are still copied, because a rolling restart
-waits for them. The pause ends by the leader's clock, without an action. Versions without this record ignore
-it.
+waits for them. The pause ends by the leader's clock, without an action. Its stored end is computed by the
+clock of the client that requests it, because no reply of a node has the time. Versions without this record
+ignore it.
 """
 
 from collections.abc import Callable
