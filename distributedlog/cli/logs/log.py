@@ -127,7 +127,8 @@ def list_(settings: Settings, prefix: str, sizes: bool, limit: int | None) -> No
     """List the names of the logs in alphabetical order.
 
     With PREFIX, only names that start with it are listed. The bytes of --sizes are those of the entries,
-    without replicas and without records before the truncation point.
+    without replicas and without records before the truncation point. Through proxies, they do not include
+    segments in progress.
     """
     from ...cluster.status.log_overview import read_log_sizes
     from ..connection.cluster_connection import namespace, notice_when_slow, run
@@ -164,6 +165,10 @@ def _print_sizes(settings: Settings, rows: list[dict[str, Any]]) -> None:
         for row in rows:
             emit(row)
     elif rows:
+        if any("bytes" in row and row["open_bytes"] is None for row in rows):
+            settings.note(
+                "the bytes do not include segments in progress, which proxies do not report"
+            )
         cells = [
             [
                 row["name"],

@@ -315,7 +315,13 @@ def test_existing_log_is_not_created_again_and_lists_have_sizes_and_limits(
     assert listed == [b"sized/a", b"sized/b"]
     rows = cluster.ok("log", "list", "sized/", "--sizes", "--limit", "2", "--json").splitlines()
     empty, written = map(json.loads, rows)
-    assert empty == {"name": "sized/a", "records": 0, "bytes": 0, "owner": None}
+    assert empty == {
+        "name": "sized/a",
+        "records": 0,
+        "bytes": 0,
+        "open_bytes": 0,
+        "owner": None,
+    }
     assert written["records"] == 2
     assert written["bytes"] > 2
     assert b"sized/b  2" in cluster.ok("log", "list", "sized/b", "--sizes").replace(b"\n", b" ")
