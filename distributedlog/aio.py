@@ -19,8 +19,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mappi
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 import trio
 
@@ -105,6 +106,8 @@ from .write_buffer import (
 if TYPE_CHECKING:  # a client loads no nodes
     from pyarrow import RecordBatchReader
 
+    from .cluster.local.fork_server import ForkServer
+    from .cluster.local.local_cluster import LocalCluster as TrioLocalCluster
     from .cluster.local.local_cluster import LocalNode
 
 __all__ = [
@@ -302,7 +305,13 @@ class PendingBulk(Sequence[PendingWrite]):
     def __len__(self) -> int:
         return self._bulk.length
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> PendingWrite: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[PendingWrite]: ...
+
+    def __getitem__(self, index: int | slice) -> PendingWrite | list[PendingWrite]:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         return PendingWrite(*self._bulk.locate(index))
@@ -1771,7 +1780,7 @@ def open_namespace(
 class LocalCluster:
     """A running cluster, with its address and nodes."""
 
-    def __init__(self, background: Background, cluster: Any) -> None:
+    def __init__(self, background: Background, cluster: "TrioLocalCluster") -> None:
         background.register_user(self)
         self.uri: str = cluster.uri
         self.proxied_uri: str = cluster.proxied_uri
@@ -1779,8 +1788,40 @@ class LocalCluster:
         self.nodes: list[LocalNode] = cluster.nodes
 
 
-def local_cluster(*args: Any, **options: Any) -> AbstractAsyncContextManager[LocalCluster]:
+def local_cluster(
+    data: str | Path | None = None,
+    bookies: int = 3,
+    metadata_nodes: int = 3,
+    *,
+    memory: bool = False,
+    in_process: bool = False,
+    port: int = 0,
+    processes: bool = False,
+    restart: bool = False,
+    log_level: str = "WARNING",
+    on_death: Callable[[str, str], None] | None = None,
+    separate_nodes: Sequence[str] = (),
+    forks: "ForkServer | None" = None,
+    write_proxies: int = 0,
+    read_proxies: int = 0,
+) -> AbstractAsyncContextManager[LocalCluster]:
     """Run a cluster on this machine with ``async with``. See `distributedlog.local_cluster`."""
     from .cluster.local.local_cluster import local_cluster as trio_local_cluster
 
-    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalCluster)
+    cluster = trio_local_cluster(
+        data,
+        bookies,
+        metadata_nodes,
+        memory=memory,
+        in_process=in_process,
+        port=port,
+        processes=processes,
+        restart=restart,
+        log_level=log_level,
+        on_death=on_death,
+        separate_nodes=separate_nodes,
+        forks=forks,
+        write_proxies=write_proxies,
+        read_proxies=read_proxies,
+    )
+    return _Opened(cluster, "distributedlog cluster", LocalCluster)

@@ -38,8 +38,9 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, TypeVar, overload
 
 from . import open_namespace as open_trio_namespace
 from .log.arrow.arrow_reader import BATCH_BYTES
@@ -116,8 +117,11 @@ from .write_buffer import (
 )
 
 if TYPE_CHECKING:  # a client loads no nodes
+    from _typeshed import ReadableBuffer, WriteableBuffer
     from pyarrow import RecordBatchReader
 
+    from .cluster.local.fork_server import ForkServer
+    from .cluster.local.local_cluster import LocalCluster as TrioLocalCluster
     from .cluster.local.local_cluster import LocalNode
 
 __all__ = [
@@ -356,7 +360,13 @@ class PendingBulk(Sequence[PendingWrite]):
     def __len__(self) -> int:
         return self._bulk.length
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> PendingWrite: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[PendingWrite]: ...
+
+    def __getitem__(self, index: int | slice) -> PendingWrite | list[PendingWrite]:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         return PendingWrite(*self._bulk.locate(index))
@@ -579,14 +589,14 @@ class ByteWriter(_Closable, io.RawIOBase):
         """Return True."""
         return True
 
-    def write(self, data: Any) -> int:
+    def write(self, data: "ReadableBuffer") -> int:
         """Append bytes and return the number of accepted bytes.
 
         Fewer than all are accepted only if a limit is reached and ``at_limit`` is "reject".
 
         Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed.
         """
-        return self._background.run(self._writer.write, data)
+        return self._background.run(self._writer.write, memoryview(data))
 
     def flush(self) -> None:
         """Wait until all accepted bytes are durable and readable.
@@ -669,7 +679,7 @@ class ByteReader(_Closable, io.RawIOBase):
         """Return all bytes up to the end."""
         return self.read()
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: "WriteableBuffer") -> int:
         """Read as `read`, into a buffer, and return the number of bytes."""
         target = memoryview(buffer).cast("B")
         data = self.read(len(target))
@@ -1854,7 +1864,7 @@ def open_namespace(
 class LocalCluster:
     """A running cluster, with its address and nodes."""
 
-    def __init__(self, background: Background, cluster: Any) -> None:
+    def __init__(self, background: Background, cluster: "TrioLocalCluster") -> None:
         background.register_user(self)
         self.uri: str = cluster.uri
         self.proxied_uri: str = cluster.proxied_uri
@@ -1862,8 +1872,40 @@ class LocalCluster:
         self.nodes: list[LocalNode] = cluster.nodes
 
 
-def local_cluster(*args: Any, **options: Any) -> AbstractContextManager[LocalCluster]:
+def local_cluster(
+    data: str | Path | None = None,
+    bookies: int = 3,
+    metadata_nodes: int = 3,
+    *,
+    memory: bool = False,
+    in_process: bool = False,
+    port: int = 0,
+    processes: bool = False,
+    restart: bool = False,
+    log_level: str = "WARNING",
+    on_death: Callable[[str, str], None] | None = None,
+    separate_nodes: Sequence[str] = (),
+    forks: "ForkServer | None" = None,
+    write_proxies: int = 0,
+    read_proxies: int = 0,
+) -> AbstractContextManager[LocalCluster]:
     """Run a cluster on this machine with ``with``. See `distributedlog.local_cluster`."""
     from .cluster.local.local_cluster import local_cluster as trio_local_cluster
 
-    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalCluster)
+    cluster = trio_local_cluster(
+        data,
+        bookies,
+        metadata_nodes,
+        memory=memory,
+        in_process=in_process,
+        port=port,
+        processes=processes,
+        restart=restart,
+        log_level=log_level,
+        on_death=on_death,
+        separate_nodes=separate_nodes,
+        forks=forks,
+        write_proxies=write_proxies,
+        read_proxies=read_proxies,
+    )
+    return _Opened(cluster, "distributedlog cluster", LocalCluster)

@@ -117,8 +117,9 @@ async def collect(reader: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    proxies = {"write_proxies": 1, "read_proxies": 1}
-    with blocking.local_cluster(memory=True, metadata_nodes=1, **proxies) as made:
+    with blocking.local_cluster(
+        memory=True, metadata_nodes=1, write_proxies=1, read_proxies=1
+    ) as made:
         yield made
 
 

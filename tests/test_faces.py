@@ -69,6 +69,44 @@ def test_the_three_faces_have_the_same_calls(kind: type[Any], left_out: frozense
     assert surface(getattr(blocking, kind.__name__)) == trio
 
 
+def parameters(call: Any) -> dict[str, tuple[Any, ...]]:
+    """Kind, default and annotation of each parameter, with the last part of each name only."""
+    return {
+        name: (
+            one.kind,
+            one.default,
+            re.sub(r"\b[a-z_.]+\.(?=[A-Z])|<class '|'>", "", str(one.annotation)),
+        )
+        for name, one in inspect.signature(call).parameters.items()
+        if name != "host"  # the machine, which only tests of the trio API replace
+    }
+
+
+@pytest.mark.parametrize("variant", [aio, blocking])
+@pytest.mark.parametrize("name", ["open_namespace", "local_cluster"])
+def test_functions_of_the_variants_have_the_parameters_of_the_trio_api(
+    variant: Any, name: str
+) -> None:
+    assert parameters(getattr(variant, name)) == parameters(getattr(distributedlog, name))
+
+
+@pytest.mark.parametrize("variant", [aio, blocking])
+def test_public_calls_of_the_variants_have_types(variant: Any) -> None:
+    """`help` and a type checker show nothing of a parameter that has the type Any."""
+    untyped = []
+    for node in ast.walk(ast.parse(inspect.getsource(variant))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found = [*node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+            annotations = [one.annotation for one in found if one is not None]
+            if any(
+                isinstance(one, ast.Name) and one.id == "Any"
+                for one in [*annotations, node.returns]
+            ):
+                untyped.append(node.name)
+
+    assert untyped == []
+
+
 FACED = [(one.name, one.excluded) for one in API_CLASSES]
 
 

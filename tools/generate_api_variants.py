@@ -293,6 +293,8 @@ def blocking_methods(class_node: ast.ClassDef, text: str) -> ClassMethods:
         if node.name not in ASYNCIO_ONLY:
             first_line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             code = textwrap.dedent("\n".join(lines[first_line - 1 : node.end_lineno]))
+            if node.name in methods:  # the method of the preceding overloads
+                code = f"{methods[node.name].code}\n\n{code}"
             methods[node.name] = Method(ast.get_docstring(node), code)
     return methods
 

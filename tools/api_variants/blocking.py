@@ -36,6 +36,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar
 
@@ -70,8 +71,11 @@ from distributedlog.write_buffer import (
 )
 
 if TYPE_CHECKING:  # a client loads no nodes
+    from _typeshed import ReadableBuffer, WriteableBuffer
     from pyarrow import RecordBatchReader
 
+    from distributedlog.cluster.local.fork_server import ForkServer
+    from distributedlog.cluster.local.local_cluster import LocalCluster as TrioLocalCluster
     from distributedlog.cluster.local.local_cluster import LocalNode
 
 __all__ = [
@@ -333,14 +337,14 @@ class ByteWriter(_Closable, io.RawIOBase):
         """Return True."""
         return True
 
-    def write(self, data: Any) -> int:
+    def write(self, data: "ReadableBuffer") -> int:
         """Append bytes and return the number of accepted bytes.
 
         Fewer than all are accepted only if a limit is reached and ``at_limit`` is "reject".
 
         Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed.
         """
-        return self._background.run(self._writer.write, data)
+        return self._background.run(self._writer.write, memoryview(data))
 
     def flush(self) -> None:
         """Wait until all accepted bytes are durable and readable.
@@ -408,7 +412,7 @@ class ByteReader(_Closable, io.RawIOBase):
         """Return all bytes up to the end."""
         return self.read()
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: "WriteableBuffer") -> int:
         """Read as `read`, into a buffer, and return the number of bytes."""
         target = memoryview(buffer).cast("B")
         data = self.read(len(target))
@@ -515,7 +519,7 @@ def open_namespace(
 class LocalCluster:
     """A running cluster, with its address and nodes."""
 
-    def __init__(self, background: Background, cluster: Any) -> None:
+    def __init__(self, background: Background, cluster: "TrioLocalCluster") -> None:
         background.register_user(self)
         self.uri: str = cluster.uri
         self.proxied_uri: str = cluster.proxied_uri
@@ -523,8 +527,40 @@ class LocalCluster:
         self.nodes: list[LocalNode] = cluster.nodes
 
 
-def local_cluster(*args: Any, **options: Any) -> AbstractContextManager[LocalCluster]:
+def local_cluster(
+    data: str | Path | None = None,
+    bookies: int = 3,
+    metadata_nodes: int = 3,
+    *,
+    memory: bool = False,
+    in_process: bool = False,
+    port: int = 0,
+    processes: bool = False,
+    restart: bool = False,
+    log_level: str = "WARNING",
+    on_death: Callable[[str, str], None] | None = None,
+    separate_nodes: Sequence[str] = (),
+    forks: "ForkServer | None" = None,
+    write_proxies: int = 0,
+    read_proxies: int = 0,
+) -> AbstractContextManager[LocalCluster]:
     """Run a cluster on this machine with ``with``. See `distributedlog.local_cluster`."""
     from distributedlog.cluster.local.local_cluster import local_cluster as trio_local_cluster
 
-    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalCluster)
+    cluster = trio_local_cluster(
+        data,
+        bookies,
+        metadata_nodes,
+        memory=memory,
+        in_process=in_process,
+        port=port,
+        processes=processes,
+        restart=restart,
+        log_level=log_level,
+        on_death=on_death,
+        separate_nodes=separate_nodes,
+        forks=forks,
+        write_proxies=write_proxies,
+        read_proxies=read_proxies,
+    )
+    return _Opened(cluster, "distributedlog cluster", LocalCluster)

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, overload
 
 import trio
 
@@ -379,7 +379,13 @@ class PendingBulk(Sequence[PendingWrite]):
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> PendingWrite: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[PendingWrite]: ...
+
+    def __getitem__(self, index: int | slice) -> PendingWrite | list[PendingWrite]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._length))]
         if index < 0:
