@@ -146,13 +146,14 @@ async def _subscriber_positions(
 
     async def read_position(name: str) -> None:
         incarnation = logs.views[name].incarnation
-        log_handle = spark_client.namespace.open_log(name, incarnation=incarnation)
-        dlsn = await log_handle.positions.get(subscriber)
-        if dlsn is not None:
-            proven = await log_handle.positions.proven(subscriber)
-            position_by_log[name] = HeldPosition(
-                dlsn, incarnation, None if proven is None else proven.sequence_id
-            )
+        stored = spark_client.namespace.open_log(name, incarnation=incarnation).positions
+        # Both values come from one request: the subscriber can commit between two. Only a position without
+        # a proof needs the second one, which then returns the DLSN alone.
+        proven = await stored.proven(subscriber)
+        if proven is not None:
+            position_by_log[name] = HeldPosition(proven.dlsn, incarnation, proven.sequence_id)
+        elif (dlsn := await stored.get(subscriber)) is not None:
+            position_by_log[name] = HeldPosition(dlsn, incarnation, None)
         elif named_logs is not None:
             position_by_log[name] = None
 

@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from distributedlog import DLSN, Namespace, blocking
+from distributedlog.log.model.position import Position
+from distributedlog.log.model.position_outcome import HeldPosition
 from distributedlog.runtime.interfaces.errors import InvalidRequest, LogNotFound
 from distributedlog.spark import Lag, lag
-from distributedlog.spark.client.spark_client import run
+from distributedlog.spark.client.spark_client import SparkClient, run
+from distributedlog.spark.monitor.consumer_lag import _subscriber_positions
+from distributedlog.spark.options.options import SourceOptions
 from distributedlog.spark.read.offsets import Offset
+from distributedlog.spark.read.source_logs import SourceLogs
 from tests.spark.read.test_stream_progress import fill
 
 
@@ -106,6 +111,38 @@ def test_a_subscriber_is_behind_in_the_logs_where_it_has_a_position(uri: str) ->
     ]
     with pytest.raises(LogNotFound, match='"z" does not exist'):
         lag(uri, subscriber="cold", logs=["a", "z"])
+
+
+def test_position_of_a_subscriber_and_its_proof_are_of_one_moment(uri: str) -> None:
+    """They were read by two requests. A subscriber that commits in between made a pair that never existed."""
+    do(uri, fill, "a", range(30))
+
+    async def held_while_it_moves(held: SparkClient) -> HeldPosition | None:
+        namespace: Any = held.namespace
+        logs = SourceLogs(namespace, SourceOptions(uri=uri, logs=("a",), fail_on_data_loss=False))
+        await logs.discover(required=False)
+        log, incarnation = namespace.open_log("a"), logs.views["a"].incarnation
+        await log.positions.advance("cold", Position(incarnation, DLSN(1, 1, 0), 10))
+        read = namespace.metadata.get
+
+        async def read_and_move(key: bytes) -> Any:
+            item = await read(key)
+            if key.endswith(b"/position/cold"):
+                namespace.metadata.get = read
+                await log.positions.advance("cold", Position(incarnation, DLSN(1, 2, 0), 20))
+            return item
+
+        namespace.metadata.get = read_and_move
+        try:
+            return (await _subscriber_positions(held, logs, "cold"))["a"]
+        finally:
+            namespace.metadata.get = read
+            logs.close()
+
+    found = run(uri, 10.0, held_while_it_moves)
+
+    assert found is not None
+    assert (found.dlsn, found.sequence_id) in [(DLSN(1, 1, 0), 10), (DLSN(1, 2, 0), 20)]
 
 
 def test_what_was_truncated_deleted_or_made_again_is_said(uri: str) -> None:
