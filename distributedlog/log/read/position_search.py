@@ -451,7 +451,7 @@ async def _search_segment(
             (stored_entry,) = await reader.read(entry, entry, bytes_max=1)
         header = decode_header(stored_entry.payload)
         if header.is_control:
-            entry, stored_entry = await _skip_control_entries(
+            entry, stored_entry = await skip_control_entries(
                 reader, record, header, entry + 1, high
             )
             continue
@@ -464,12 +464,19 @@ async def _search_segment(
     return None, entry
 
 
-async def _skip_control_entries(
+async def skip_control_entries(
     reader: SegmentEntryReader, record: SegmentRecord, header: EntryHeader, entry: int, high: int
 ) -> tuple[int, SegmentEntry | None]:
-    """Find the first entry from ``entry`` on that has a record.
+    """Find the first entry from ``entry`` on that has a record. Return ``high`` and None if there is none.
 
     Thousands of control entries can precede it.
+
+    Args:
+        reader: The reader of the segment's ledger.
+        record: The segment.
+        header: The header of the control entry before ``entry``.
+        entry: The first entry of the search.
+        high: The entry after the last one of the search.
     """
     records_before = header.records_before
     return await _first_entry_reaching(

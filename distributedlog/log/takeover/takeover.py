@@ -172,7 +172,13 @@ async def _end_without_producers(
         if last_header.is_control
         else None
     )
-    if stored_last is not None:  # avoids a search through the control entries
+    if stored_last is not None:
+        # A control entry needs no search, and its txid cannot break an order: like that of an entry with
+        # records, it is the greatest of the segment so far, of all records before the entry. They are stored
+        # if this entry is, because entries are stored in order. A program of version 0.1 stored the txid of
+        # the last record, in both kinds of entries. It is the greatest one too, except in a log that is not
+        # searchable (`LogState.is_txid_searchable`). Retention and searches by time use ``written_ms``,
+        # which a writer never decreases.
         return SegmentEnd(
             last_entry,
             length,

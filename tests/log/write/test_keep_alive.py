@@ -195,6 +195,48 @@ async def test_the_end_is_found_in_a_few_reads_however_long_nobody_wrote(
     assert closed.records == 4
 
 
+@pytest.mark.parametrize("before", [0, 20])
+async def test_takeover_after_control_entries_has_the_greatest_txid_not_the_last(
+    world: World, autojump_clock: MockClock, before: int
+) -> None:
+    """Otherwise an assigned txid would be lower than a stored one, and a search would miss a record."""
+    async with world.process(keep_alive_s=1.0) as ns:
+        await ns.create_log("l", txids="count")
+        log = ns.open_log("l")
+        writer = await log.open_writer()
+        await trio.sleep(before)
+        greatest = await writer.write(rec(50))
+        await writer.write(rec(7))
+        await trio.sleep(20)
+        await writer.abort()
+
+        async with log.open_writer() as successor:
+            recovered = (await log.describe()).segments[0]
+            await successor.write(b"assigned")
+
+        assert recovered.last_entry > recovered.last_user_entry, "control entries are at the end"
+        assert (recovered.first_txid, recovered.last_txid) == (50, 50)
+        assert await log.find(txid=50) == greatest
+        assert [one.txid for one in await everything(log)] == [50, 7, 51]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 20), (20, 0), (20, 20)])
+async def test_first_txid_of_an_open_segment_is_that_of_its_first_record(
+    world: World, autojump_clock: MockClock, before: int, after: int
+) -> None:
+    """A control entry before it has the txid 0, which is that of no record."""
+    async with world.process(keep_alive_s=1.0) as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            await trio.sleep(before)
+            await writer.write(rec(7))
+            await writer.write(rec(9))
+            await trio.sleep(after)
+            (segment,) = (await log.snapshot()).segments
+
+    assert (segment.records, segment.first_txid, segment.last_txid) == (2, 7, 9)
+
+
 async def test_it_is_written_again_where_the_ledger_fails_under_it(
     world: World, autojump_clock: MockClock
 ) -> None:
