@@ -8,17 +8,16 @@ or written.
 from dataclasses import replace
 
 from ...metadata.model.interface import Metadata
-from ...runtime.interfaces.errors import CorruptData
 from ..format.dlsn import DLSN
-from ..format.record import EntryHeader, decode_header
-from ..interfaces.segment_store import SegmentEntryReader, SegmentEntryStore
+from ..format.record import decode_header
+from ..interfaces.segment_store import SegmentEntryStore
 from ..model.lock_record import lock_owner
 from ..model.log_keys import incarnation_text
 from ..model.log_state import LogState
 from ..model.segment_ranges import LogSnapshot, SegmentInfo
 from ..model.segment_record import UNKNOWN, SegmentRecord
-from .position_search import segments_page, skip_control_entries, wait_for_roll
-from .segment_reader import open_segment, read_header
+from .position_search import header_of_record, segments_page, wait_for_roll
+from .segment_reader import open_segment
 from .state_watch import StateWatch
 
 
@@ -89,22 +88,6 @@ async def take_snapshot(
     )
 
 
-async def _first_header(reader: SegmentEntryReader, record: SegmentRecord) -> EntryHeader:
-    """Return the header of the first entry with records. The caller has seen that there is one.
-
-    The control entries of an idle writer can precede it. Their txid is that of no record.
-    """
-    header = await read_header(reader, 0)
-    if not header.is_control:
-        return header
-    _, entry = await skip_control_entries(reader, record, header, 1, reader.lac + 1)
-    if entry is None:
-        raise CorruptData(
-            f"segment {record.segment}: entry {reader.lac} counts records, and no entry has them"
-        )
-    return decode_header(entry.payload)
-
-
 async def _read_open_segment(
     ledgers: SegmentEntryStore, record: SegmentRecord, state: LogState
 ) -> SegmentInfo:
@@ -117,7 +100,8 @@ async def _read_open_segment(
             header = decode_header(read_entries[0].payload)
             records, size_bytes = header.records_through, read_entries[0].length_so_far
             if records:
-                first_txid = (await _first_header(reader, record)).first_txid
+                # Not of entry 0: a control entry of an idle writer has no record and no txid.
+                first_txid = (await header_of_record(reader, record, 0, 0)).first_txid
                 last_txid = max(last_txid, header.max_txid)
     finally:
         reader.close()

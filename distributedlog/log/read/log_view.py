@@ -6,8 +6,10 @@ answers come from memory.
 """
 
 from bisect import bisect_left
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import NoSuchLedger
@@ -18,11 +20,13 @@ from ..model.log_keys import incarnation_text, segment_key
 from ..model.log_state import LogState
 from ..model.segment_ranges import SegmentRange, ranges_between
 from ..model.segment_record import SegmentRecord
-from .position_search import check_searchable, search_time, search_txid
+from .position_search import check_searchable, header_of_record, search_time, search_txid
 from .segment_reader import open_segment
 from .state_watch import StateWatch, open_state_watch
 
 CACHED_TOTALS_MAX = 64
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,17 +304,19 @@ class LogView:
             yield self.tail
 
     async def time_at(self, dlsn: DLSN) -> int | None:
-        """Return the log time of the first entry at or after a position, in milliseconds since 1970.
+        """Return the log time of the first record at or after a position, in milliseconds since 1970.
 
-        None if there is no entry.
+        None if there is no record.
         """
-        ranges = self.ranges(dlsn, self.end)
-        if not ranges:
-            return None
-        record = self._find_segment(ranges[0].segment)
-        assert record is not None, "ranges are only of known segments"
-        header, _ = await self._read_header(record, ranges[0].first_entry)
-        return record.time_of(header)
+        sequence_id = (await self.totals_before(dlsn)).sequence_id
+        for record in self.segments:
+            if record.segment >= dlsn.segment and record.end_sequence_id > sequence_id:
+                index = max(0, sequence_id - record.start_sequence_id)
+                entry = dlsn.entry if record.segment == dlsn.segment else 0
+                read = partial(header_of_record, record=record, index=index, entry=entry)
+                header = await self._read(record, read)
+                return record.time_of(header)
+        return None
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -393,6 +399,17 @@ class LogView:
 
     async def _read_header(self, record: SegmentRecord, entry: int) -> tuple[EntryHeader, int]:
         """Return the header of an entry, and the entry bytes of its segment up to and including it."""
+
+        async def read_entry(reader: SegmentEntryReader) -> tuple[EntryHeader, int]:
+            entry_read = (await reader.read(entry, entry, bytes_max=1))[0]
+            return decode_header(entry_read.payload), entry_read.length_so_far
+
+        return await self._read(record, read_entry)
+
+    async def _read(
+        self, record: SegmentRecord, call: Callable[[SegmentEntryReader], Awaitable[Result]]
+    ) -> Result:
+        """Call a function with a reader of a segment. If the ledger was replaced, use the new one."""
         try:
             reader = await self._open_reader(record)
         except NoSuchLedger:
@@ -402,8 +419,7 @@ class LogView:
                 raise
             reader = await self._open_reader(reloaded)
         try:
-            read_entry = (await reader.read(entry, entry, bytes_max=1))[0]
-            return decode_header(read_entry.payload), read_entry.length_so_far
+            return await call(reader)
         finally:
             reader.close()
 

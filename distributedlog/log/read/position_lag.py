@@ -1,9 +1,9 @@
 """Measure how far positions are behind the end of their log, in records, bytes and time.
 
 The cost does not depend on the length of the log. The end requires at most one query of the bookies of the
-segment in progress. A position requires one segment record and one entry; after empty segments, also a
-search by bisection. Entries do not change, so a caller that measures repeatedly keeps a cache. A position
-that has not moved then costs nothing.
+segment in progress. A position requires one segment record and one entry, and the entry of the next record
+for its age; after empty segments or control entries, also a search by bisection. Entries do not change, so a
+caller that measures repeatedly keeps a cache. A position that has not moved then costs nothing.
 """
 
 from contextlib import aclosing
@@ -13,11 +13,11 @@ from typing import Any
 from ...metadata.model.interface import Metadata
 from ..format.dlsn import DLSN
 from ..format.record import decode_header
-from ..interfaces.segment_store import SegmentEntryStore
+from ..interfaces.segment_store import SegmentEntryReader, SegmentEntryStore
 from ..model.log_state import LogState
 from ..model.position_outcome import HeldPosition, LogLookup, resolve_position
 from ..model.segment_record import SegmentRecord
-from .position_search import held_position_at, segments_from
+from .position_search import header_of_record, held_position_at, segments_from
 from .segment_reader import open_segment
 from .state_watch import StateWatch
 
@@ -50,12 +50,13 @@ class PositionLag:
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """The records and bytes of a log before an entry, and the log time of this entry."""
+    """The records and bytes of a log before a position, and the log time of the first record there."""
 
     records: int
     bytes: int
     """-1 if it is not known."""
-    time_ms: int
+    time_ms: int | None
+    """None if it is not known: the entry of the position has no record after it."""
 
 
 LagCache = dict[tuple[int, DLSN], _Totals]
@@ -83,12 +84,14 @@ class LagMeter:
         if tail is None:
             state = self._state
             self.end = DLSN(state.first_open_segment, 0, 0)
-            self._end_totals = _Totals(state.next_sequence_id, state.bytes_total, state.time_ms)
+            self._end_totals = _Totals(state.next_sequence_id, state.bytes_total, None)
+            self._newest_ms = state.time_ms
         else:
             self.end = DLSN(tail.segment, tail.last_entry + 1, 0)
             self._end_totals = _Totals(
-                tail.end_sequence_id, _sum(tail.bytes_before, tail.size_bytes), tail.end_time_ms
+                tail.end_sequence_id, _sum(tail.bytes_before, tail.size_bytes), None
             )
+            self._newest_ms = tail.end_time_ms
 
     @property
     def end_sequence_id(self) -> int:
@@ -122,9 +125,13 @@ class LagMeter:
         if not records:
             return PositionLag(0, 0, 0.0, resolution.lost)
         size = max(0, end.bytes - totals.bytes) if min(end.bytes, totals.bytes) >= 0 else None
-        return PositionLag(
-            records, size, age_s(totals.time_ms, end.time_ms, now_ms), resolution.lost
-        )
+        since_ms = totals.time_ms
+        if since_ms is None:  # a record was written after the position since it was measured first
+            since_ms = await self._read_time(resolution.position, totals.records)
+            key = (state.log_id, resolution.position)
+            self._cache[key] = replace(totals, time_ms=since_ms)
+        seconds = age_s(since_ms, self._newest_ms, now_ms)
+        return PositionLag(records, size, seconds, resolution.lost)
 
     async def _totals_before(self, position: DLSN) -> _Totals:
         if position >= self.end:
@@ -146,10 +153,8 @@ class LagMeter:
             if following is None:
                 return self._end_totals
             record, position = following, following.first_dlsn
-        reader = await open_segment(self._ledgers, record)
+        reader = await self._open_reader(record)
         try:
-            if not reader.closed:  # the bookies may have lost the LAC since (H24)
-                reader.record_lac(record.last_entry)
             (entry,) = await reader.read(position.entry, position.entry, bytes_max=1)
         finally:
             reader.close()
@@ -158,8 +163,28 @@ class LagMeter:
         return _Totals(
             record.start_sequence_id + records,
             _sum(record.bytes_before, entry.length_so_far - len(entry.payload)),
-            record.time_of(header),
+            record.time_of(header) if records < header.records_through else None,
         )
+
+    async def _read_time(self, position: DLSN, sequence_id: int) -> int:
+        """Return the log time of the record with this sequence ID, the first one at or after a position."""
+        record = await self._segment(position.segment)
+        if record.end_sequence_id <= sequence_id:
+            following = await self._first_segment_after(record)
+            assert following is not None, "the caller has counted a record after the position"
+            record, position = following, following.first_dlsn
+        reader = await self._open_reader(record)
+        try:
+            index = sequence_id - record.start_sequence_id
+            return record.time_of(await header_of_record(reader, record, index, position.entry))
+        finally:
+            reader.close()
+
+    async def _open_reader(self, record: SegmentRecord) -> SegmentEntryReader:
+        reader = await open_segment(self._ledgers, record)
+        if not reader.closed:  # the bookies may have lost the LAC since (H24)
+            reader.record_lac(record.last_entry)
+        return reader
 
     async def _segment(self, number: int) -> SegmentRecord:
         if self._tail is not None and number == self._tail.segment:

@@ -451,7 +451,7 @@ async def _search_segment(
             (stored_entry,) = await reader.read(entry, entry, bytes_max=1)
         header = decode_header(stored_entry.payload)
         if header.is_control:
-            entry, stored_entry = await skip_control_entries(
+            entry, stored_entry = await _skip_control_entries(
                 reader, record, header, entry + 1, high
             )
             continue
@@ -464,19 +464,12 @@ async def _search_segment(
     return None, entry
 
 
-async def skip_control_entries(
+async def _skip_control_entries(
     reader: SegmentEntryReader, record: SegmentRecord, header: EntryHeader, entry: int, high: int
 ) -> tuple[int, SegmentEntry | None]:
-    """Find the first entry from ``entry`` on that has a record. Return ``high`` and None if there is none.
+    """Find the first entry from ``entry`` on that has a record.
 
     Thousands of control entries can precede it.
-
-    Args:
-        reader: The reader of the segment's ledger.
-        record: The segment.
-        header: The header of the control entry before ``entry``.
-        entry: The first entry of the search.
-        high: The entry after the last one of the search.
     """
     records_before = header.records_before
     return await _first_entry_reaching(
@@ -488,6 +481,42 @@ async def skip_control_entries(
         records_before,
         max(record.records, records_before + 1),
     )
+
+
+async def header_of_record(
+    reader: SegmentEntryReader, record: SegmentRecord, index: int, entry: int
+) -> EntryHeader:
+    """Return the header of the entry that has a record.
+
+    Args:
+        reader: The reader of the segment's ledger.
+        record: The segment.
+        index: The number of records of the segment before this one. The caller has seen that it is readable.
+        entry: An entry that is not after that of the record. Usually, one or two entries are read. If many
+            control entries follow it, they are bisected.
+
+    Raises:
+        CorruptData: No entry has the record.
+    """
+    high = reader.lac + 1
+    for near_entry in range(entry, min(entry + 2, high)):
+        header = await read_header(reader, near_entry)
+        if header.records_through > index:
+            return header
+    _, found = await _first_entry_reaching(
+        reader,
+        lambda entry_header: entry_header.records_through,
+        index + 1,
+        min(entry + 2, high),
+        high,
+        index,
+        max(record.records, index + 1),
+    )
+    if found is None:
+        raise CorruptData(
+            f"segment {record.segment}: no entry up to {high - 1} has record {index}, which is counted"
+        )
+    return decode_header(found.payload)
 
 
 def _untruncated_columns(

@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
@@ -51,6 +52,45 @@ async def test_lag_equals_the_counts_of_a_view_at_every_position(
             seconds = 0.0 if since_ms is None else age_s(since_ms, newest_ms, now_ms)
             expected = PositionLag(records, size if records else 0, seconds)
             assert await measured.lag(position, now_ms) == expected, position
+
+
+@pytest.mark.parametrize("keep_alive_s", [0.0, 10.0])
+@pytest.mark.parametrize("has_roll", [False, True])
+@pytest.mark.parametrize("position", [DLSN(1, 0, 1), DLSN(1, 1, 0)])
+async def test_age_of_a_lag_is_that_of_the_first_unread_record(
+    world: World, autojump_clock: MockClock, keep_alive_s: float, has_roll: bool, position: DLSN
+) -> None:
+    """It was the age of the last record that was read, or of a control entry between the two."""
+    cache: LagCache = {}
+    async with world.process(keep_alive_s=keep_alive_s) as namespace:
+        log = namespace.open_log("l")
+        writer = await log.open_writer()
+        await writer.write(LogRecord(1, b"read"))
+        if has_roll:
+            await writer.aclose()
+            writer = await log.open_writer()
+        await trio.sleep(3600)
+        assert (await (await meter(namespace, cache)).lag(position, 0)).seconds == 0
+        for txid in (2, 3):
+            await writer.write(LogRecord(txid, b"unread"))
+            await trio.sleep(60)
+
+        measured = await meter(namespace, cache)
+        view = await view_log(
+            namespace.metadata, namespace.ledgers, "l", await namespace.resolve_name("l")
+        )
+        now_ms = namespace.wall_ms()
+        lag = await measured.lag(position, now_ms)
+        first_unread_ms = await view.time_at(position)
+        view.close()
+        await writer.aclose()
+
+    assert lag.records == 2
+    assert lag.seconds == pytest.approx(120, abs=1)
+    assert first_unread_ms == pytest.approx(now_ms - 120_000, abs=1000)
+    async with world.process() as namespace:
+        closed = await meter(namespace)
+        assert (await closed.lag(position, now_ms)).seconds == lag.seconds
 
 
 async def test_lag_of_a_truncated_position_counts_the_lost_records(
