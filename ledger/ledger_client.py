@@ -164,7 +164,7 @@ class LedgerClient:
                 f"a ledger with E={quorum_sizes[0]}, Qw={quorum_sizes[1]}, Qa={quorum_sizes[2]} needs "
                 "more writable"
                 f" bookies{requirement}. Writable are {_join_names(candidate.id for candidate in writable)};"
-                " unreachable, read-only or leaving are "
+                " unreachable, read-only or draining are "
                 f"{_join_names(candidate.id for candidate in candidates if candidate.is_unavailable)}"
             )
         bookies, detached = chosen
