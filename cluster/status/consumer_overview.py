@@ -174,7 +174,7 @@ async def _queue_row(
 ) -> dict[str, Any]:
     state = readable(WorkState.decode, item.value)
     if not isinstance(state, WorkState):
-        unknown: dict[str, Any] = {"floor": None, "moved_ms": None, "claims": [], "parked": []}
+        unknown: dict[str, Any] = {"floor": None, "moved_ms": None, "claims": [], "dead_lettered": []}
         return {"queue": name, **unknown, **_damaged(state)}
     return {
         "queue": name,

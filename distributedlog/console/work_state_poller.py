@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from ..cluster.coordination.repair_settings import usable_repair_settings
 from ..cluster.repair.auditor_election import ELECTION_KEY
 from ..cluster.repair.decommission import decommission_status
 from ..cluster.status.cluster_overview import bookies
@@ -38,11 +39,14 @@ class WorkStatePoller:
         labels = {row["id"]: cut(row["label"], 64) for row in bookie_rows}
         election_item = await metadata.get(ELECTION_KEY)
         repairer = None if election_item is None else election_item.value.decode("ascii", "replace")
+        settings = await usable_repair_settings(metadata)
         notes, left_out = await self._under_replicated(labels)
         draining = [row for row in bookie_rows if row["draining"]]
+        now_ms = self._wall_ms()
         return {
-            "now_ms": self._wall_ms(),
+            "now_ms": now_ms,
             "repairer": None if repairer is None else labels.get(repairer, cut(repairer, 64)),
+            "paused_until": settings.pause_end if settings.is_paused(now_ms) else None,
             "draining": [
                 await self._draining_row(row, labels) for row in draining[:DRAINING_SHOWN]
             ],

@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog import LogRecord, open_namespace
+from distributedlog.cluster.coordination.repair_settings import change_repair_settings
 from distributedlog.cluster.declarations.options import READ_PROXY, WRITE_PROXY
 from distributedlog.cluster.local.local_cluster import LocalCluster, local_cluster
 from distributedlog.cluster.repair.decommission import find_bookie, request_decommission
@@ -176,6 +177,18 @@ async def test_a_dead_bookie_that_is_to_leave_is_shown_as_offline() -> None:
 
     assert [one["label"] for one in found["draining"]] == ["one"]
     assert [one["label"] for one in found["offline"]] == ["one"]
+
+
+async def test_the_work_has_the_end_of_a_pause_of_repair() -> None:
+    metadata: Any = LocalMetadata()
+    metadata.listener = ""
+    await change_repair_settings(metadata, lambda stored: stored.with_pause(5_000, 60.0))
+
+    paused = await WorkStatePoller(metadata, lambda: 64_999).poll()
+    over = await WorkStatePoller(metadata, lambda: 65_000).poll()
+
+    assert paused["paused_until"] == "1970-01-01T00:01:05Z"
+    assert over["paused_until"] is None
 
 
 def test_a_bookie_is_in_limbo_by_what_it_does_not_know_any_more_too() -> None:

@@ -16,7 +16,8 @@ function render(state) {
   return [
     h("h1", {}, "Work"),
     h("section", { class: "empty" }, h("h2", {}, "Repair leader"), " ",
-      state.repairer === null ? h("span", { class: "state bad" }, "✕ none now") : h("span", { class: "state good" }, `● ${visible(state.repairer)}`)),
+      state.repairer === null ? h("span", { class: "state bad" }, "✕ none now") : h("span", { class: "state good" }, `● ${visible(state.repairer)}`),
+      state.paused_until ? ` Repair of lost bookies is paused until ${state.paused_until}.` : null),
     state.draining.length
       ? h("section", {}, h("h2", {}, "Draining bookies"), state.draining.map(draining), state.draining_left_out ? h("p", {}, `and ${state.draining_left_out} more`) : null)
       : section("Draining bookies", [], [], "None is being decommissioned."),
