@@ -17,8 +17,8 @@ Start with ``help(open_namespace)``. The main classes are:
 - `Log`: open writers and readers, subscribe, share work in a queue, truncate, seal, search.
 - `LogWriter` and `LogReader`.
 
-``local_cluster()`` starts a complete cluster for experiments. Every error is a `DistributedLogError`, with
-``code``, ``retryable`` and ``definite``.
+``local_cluster()`` starts a complete cluster for experiments. Every error is a `DistributedLogError`. If
+it is ``retryable``, the same call may succeed later. If it is not ``definite``, the outcome is unknown.
 """
 
 from collections.abc import Mapping

@@ -1039,7 +1039,7 @@ class WorkClaim:
         await run(self._background, self._claim.exit_block, kind is not None)
 
     def open_reader(self, *, rest: bool = False) -> Opening[RangeReader]:
-        """Open a reader of the item's records, entry by entry as columns. The item can have no record.
+        """Open a reader of the item's records. ``async for`` over it yields `Columns`, one per entry.
 
         Raises: LogNotFound, LogTruncated, CorruptData, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """

@@ -1143,7 +1143,7 @@ class WorkClaim:
         self._background.run(self._claim.exit_block, kind is not None)
 
     def open_reader(self, *, rest: bool = False) -> RangeReader:
-        """Open a reader of the item's records, entry by entry as columns. The item can have no record.
+        """Open a reader of the item's records. ``for`` over it yields `Columns`, one per entry.
 
         Raises: LogNotFound, LogTruncated, CorruptData, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """

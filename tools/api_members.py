@@ -85,6 +85,10 @@ def _members_in_source(owner: str, cls: type) -> Iterator[Member]:
             yield Member(
                 owner, node.target.id, annotation_text(node.annotation), _string(following)
             )
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):  # x = cast("T", …)
+            assert isinstance(node.targets[0], ast.Name)
+            annotation = annotation_text(node.value.args[0])
+            yield Member(owner, node.targets[0].id, annotation, _string(following))
         elif isinstance(node, ast.Assign) and issubclass(cls, Enum):
             assert isinstance(node.targets[0], ast.Name)
             yield Member(owner, node.targets[0].id, ast.unparse(node.value), _string(following))

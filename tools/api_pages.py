@@ -112,8 +112,7 @@ PAGES = (
         "of batch jobs and connectors.",
         "[Batch segments](../../guides/batch-segments.md)",
         (
-            "Log segments snapshot open_ranges",
-            "SegmentRecord",
+            "Log snapshot open_ranges",
             "LogSnapshot",
             "SegmentInfo",
             "SegmentRange",
@@ -141,8 +140,9 @@ PAGES = (
             "LogPage",
             "LogWatch",
             "LogChange",
-            "Log describe truncate seal settings set merge_segments",
+            "Log describe segments truncate seal settings set merge_segments",
             "LogDescription",
+            "SegmentRecord",
             "LogState",
             "StoredSettings",
         ),
@@ -165,6 +165,7 @@ INTERNAL = re.compile(
     r"""encode|decode|unknown_fields|with(out)?_\w+     # stored values and their changes
     |ArrowReader\.(fetch|build)
     |\w+\.origin|Columns\.flags|LogRecord\.slot          # how a record is stored in its entry
+    |(Keyed|Log)Record\.content
     |LocalCluster\.(children|kill|ready)                # only of the trio API, for tests
     |LogState\.(epoch|incarnation|writer_id|end|writer_format|producer_snapshot_segment|txid_policy|txid_rule
         |first_open_segment|had_unordered_txids|has_producers|is_txid_searchable|log_id)
@@ -197,6 +198,7 @@ ATTRIBUTE_TYPES = {
 
 TYPE_ALIASES = {
     "Buffer": "bytes | bytearray | memoryview",
+    "Headers": "tuple[tuple[bytes, bytes], ...]",
     "Item": "LogBatch | LogEvent",
     "Registry": "CollectorRegistry",
 }

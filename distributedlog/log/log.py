@@ -210,6 +210,7 @@ class Log:
                 zone, or ms since 1970).
             at: If no other start is given: the "earliest" available record, or after the "latest".
             to: Stop after this DLSN. "end" means the last record that is readable at the time of the opening.
+                To read up to a time, stop at the first record with a later `LogRecord.time_ms`.
             broken: "skip" skips entries of closed segments if every replica reports that its copy is corrupt
                 or missing. Entries on unavailable bookies are not skipped. `LogReader.skipped` returns the
                 skipped ranges.

@@ -167,7 +167,8 @@ class Namespace:
             name: A path-like name such as ``a/b``, in the normal form NFKC.
             durability: "all" acknowledges a record only when every replica has it. Then no record is lost as
                 long as one replica is left (G3), but writes wait while a replica is unavailable.
-            config: Settings that are stored with the log, as by `Log.set`.
+            config: Settings that are stored with the log, as by `Log.set`. Quorums need all three
+                options, as in ``{"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}``.
             metadata: Metadata of the user, at most 8 KiB.
             txids: The transaction ID policy, which cannot be changed later. A txid that a record has is
                 stored unchanged, and an omitted one is assigned. "auto" and "strict" assign the greater of

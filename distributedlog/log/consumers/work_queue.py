@@ -103,7 +103,9 @@ class WorkClaim:
         return f"WorkClaim({self.number}, {self.first} to {self.end}, try {self.tries})"
 
     def open_reader(self, *, rest: bool = False) -> Opening[RangeReader]:
-        """Open a reader of the item's records, entry by entry as columns. The item can have no record.
+        """Open a reader of the item's records. ``async for`` over it yields `Columns`, one per entry.
+
+        The item can have no record.
 
         `LogTruncated` is raised if some of it is truncated, and `done` is still possible. `CorruptData` is
         also raised if the stored item is beyond the end of the log.

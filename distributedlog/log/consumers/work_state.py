@@ -66,9 +66,10 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class WorkState:
-    """The value of ``log/<id>/work/<name>``."""
+    """The progress of a work queue, stored as the value of ``log/<id>/work/<name>``."""
 
     floor: DLSN
+    """The lowest unfinished position. Every earlier record is done or dead-lettered."""
     moved_ms: int
     """The wall clock of the last change, only for display."""
     next_number: int = 1

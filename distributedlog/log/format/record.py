@@ -270,6 +270,7 @@ class KeyedRecord(LogRecord):
 
     key: bytes | None = None
     headers: Any = ()
+    """As `LogRecord.headers`. A list becomes a tuple."""
 
     def __post_init__(self) -> None:
         if self.headers is None or type(self.headers) is list:

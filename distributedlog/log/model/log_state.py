@@ -103,7 +103,10 @@ class ClosedSegmentTotals:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """The value of ``log/<id>/state``. Methods that change it return a new value."""
+    """The state of a log, stored as the value of ``log/<id>/state``.
+
+    Methods that change it return a new value.
+    """
 
     log_id: int
     name: str

@@ -59,7 +59,10 @@ _END_TXIDS = slice(3, 5)
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """The value of ``log/<id>/segment/<number>``. Counts and positions are of user records only."""
+    """A segment of a log, stored as the value of ``log/<id>/segment/<number>``.
+
+    Counts and positions are of user records only.
+    """
 
     segment: int
     ledger_id: int

@@ -195,7 +195,7 @@ def reject_stored_only(
 
 @dataclass(frozen=True, slots=True)
 class StoredSettings:
-    """The value of a ``logconf/`` or ``bind/`` key, and the result of `Log.settings`."""
+    """The settings of a log or namespace, stored as the value of a ``logconf/`` or ``bind/`` key."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Option names and values. Options that are absent have the namespace's value or the default. Unknown
