@@ -393,8 +393,8 @@ class LedgerRecovery:
     def _fail_incomplete(self, reason: str) -> None:
         self._fail(
             RecoveryIncomplete(
-                f"ledger {self.metadata.ledger_id}: {reason} ({self.describe_responses()})."
-                " Nothing was decided."
+                f"ledger {self.metadata.ledger_id}: {reason} ({self.describe_responses()}); "
+                "nothing was decided"
             )
         )
 
