@@ -174,7 +174,12 @@ async def _queue_row(
 ) -> dict[str, Any]:
     state = readable(WorkState.decode, item.value)
     if not isinstance(state, WorkState):
-        unknown: dict[str, Any] = {"floor": None, "moved_ms": None, "claims": [], "dead_lettered": []}
+        unknown: dict[str, Any] = {
+            "floor": None,
+            "moved_ms": None,
+            "claims": [],
+            "dead_lettered": [],
+        }
         return {"queue": name, **unknown, **_damaged(state)}
     return {
         "queue": name,
@@ -193,12 +198,12 @@ async def _queue_row(
         ],
         "dead_lettered": [
             {
-                "number": parked.number,
-                "first": str(parked.first),
-                "end": str(parked.end),
-                "tries": parked.tries,
+                "number": one.number,
+                "first": str(one.first),
+                "end": str(one.end),
+                "tries": one.tries,
             }
-            for parked in state.dead_lettered
+            for one in state.dead_lettered
         ],
         "damage": "",
         **await measure.row(state.floor),
