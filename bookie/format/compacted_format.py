@@ -4,7 +4,7 @@ The parts of a file::
 
     COMPACTED_HEAD      a block of 4 KiB: msgpack map with the bookie and the file's number
     records             back to back as in the journal, each with its own digest; no blocks around them
-    COMPACTED_FOOTER    blocks of extents, 40 bytes each: as in the journal's FOOTER | xxh3_64 of its bytes
+    COMPACTED_FOOTER    blocks of extents, 40 bytes each: as in the journal's FOOTER | 8 unused bytes
     COMPACTED_TRAILER   in the last 4 KiB: footer offset u64 | footer blocks u64 | end of the records u64 |
                         extents u64 | xxh3_64 of all extent rows of the footers
 
@@ -14,7 +14,7 @@ live record are freed. They then read as zeros, and the footer still lists their
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ...runtime.disk import checksummed_blocks as blocks
@@ -23,7 +23,7 @@ from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import decode_versioned, fields, number, text
 from . import journal_format as jb
 from .extent_map import ExtentLocation
-from .journal_format import FOOTER_EXTENTS_MAX, TRAILER_SPACE, CompactedFileRow
+from .journal_format import FOOTER_EXTENTS_MAX, TRAILER_SPACE, CompactedFileRow, JournalExtent
 
 COMPACTED_HEAD, COMPACTED_FOOTER, COMPACTED_TRAILER = 16, 18, 19
 FORMAT = 1
@@ -35,7 +35,8 @@ DATA_OFFSET = blocks.ALIGN
 
 _U64 = number(0, (1 << 64) - 1)
 _HEAD = fields(bookie=text(), number=_U64)
-_EXTENT_ROW = struct.Struct("<QQQIIQ")
+_EXTENT_ROW = struct.Struct("<QQQII8x")
+"""Version 0.1 wrote the xxh3_64 of the extent's bytes last. No version reads it: each record has a digest."""
 EXTENT_ROW_BYTES = _EXTENT_ROW.size
 _TRAILER = struct.Struct("<QQQQQ")
 
@@ -95,32 +96,8 @@ def decode_head(payload: memoryview, what: str) -> tuple[str, int]:
     return value["bookie"], value["number"]
 
 
-@dataclass(frozen=True, slots=True)
-class CompactedExtent:
-    """A row of a footer: an extent and its digest."""
-
-    ledger: int
-    location: ExtentLocation
-    digest: int
-    """The xxh3_64 of the bytes of all its records when the file was written.
-
-    This version does not verify it. Each record has its own digest, and pages may have been freed since."""
-
-    def encode(self) -> bytes:
-        """Return the row, 40 bytes."""
-        location = self.location
-        return _EXTENT_ROW.pack(
-            self.ledger,
-            location.first,
-            location.offset,
-            location.length,
-            location.count,
-            self.digest,
-        )
-
-
 def iter_extent_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]]:
-    """Iterate over the rows of a COMPACTED_FOOTER's payload: as in a journal file, and the digest.
+    """Iterate over the rows of a COMPACTED_FOOTER's payload: as in a journal file.
 
     Raises:
         CorruptData: The payload does not consist of complete rows.
@@ -130,19 +107,22 @@ def iter_extent_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]
     return _EXTENT_ROW.iter_unpack(payload)
 
 
-def unpack_extents(payload: memoryview, file_number: int, what: str) -> Iterator[CompactedExtent]:
+def unpack_extents(payload: memoryview, what: str) -> Iterator[JournalExtent]:
     """Yield the extents of a COMPACTED_FOOTER's payload. Raises `CorruptData`."""
-    for ledger, first, offset, length, count, digest in iter_extent_rows(payload, what):
+    for ledger, first, offset, length, count in iter_extent_rows(payload, what):
         if not count or not length:
             raise CorruptData(f"{what}: an extent of {count} entries in {length} bytes")
-        yield CompactedExtent(
-            ledger, ExtentLocation(first, count, file_number, offset, length), digest
-        )
+        yield JournalExtent(ledger, first, count, offset, length)
 
 
-def footer_payload(extents: Sequence[CompactedExtent]) -> bytes:
+def footer_payload(extents: Iterable[JournalExtent]) -> bytes:
     """Return the payload of a COMPACTED_FOOTER block, of at most `FOOTER_EXTENTS_MAX` extents."""
-    return b"".join(extent.encode() for extent in extents)
+    return b"".join(
+        _EXTENT_ROW.pack(
+            extent.ledger, extent.first_entry, extent.offset, extent.length, extent.entry_count
+        )
+        for extent in extents
+    )
 
 
 def footer_bytes(extent_count: int) -> int:

@@ -104,7 +104,7 @@ assert EXTENT_ROW_BYTES == 32
 
 @dataclass(slots=True)
 class JournalExtent:
-    """Records of consecutive IDs of one ledger that are contiguous in a journal file."""
+    """Records of consecutive IDs of one ledger that are contiguous in one file."""
 
     ledger: int
     first_entry: int

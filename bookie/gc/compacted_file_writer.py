@@ -68,9 +68,8 @@ class CompactedFileWriter:
         self._read = read
         self._throttle = throttle
         self._block_count = 0
-        self._footer_extents: list[cb.CompactedExtent] = []
+        self._footer_extents: list[jb.JournalExtent] = []
         self._last_extent: tuple[int, ExtentLocation] | None = None
-        self._extent_hash = xxhash.xxh3_64()
         self.corrupt: list[tuple[int, ExtentLocation]] = []
         """Extents that were not copied, because their bytes do not match the index."""
         self.first_error: CorruptData | UnsupportedFormat | None = None
@@ -92,8 +91,7 @@ class CompactedFileWriter:
             buffer[: len(unwritten)] = unwritten
             await self._read_window(buffer, window_offset, window)
             for number, move in enumerate(window, 1):
-                position = move.target.offset - window_offset
-                self._add_to_footer(move, buffer[position : position + move.target.length])
+                self._add_to_footer(move)
                 if number % RECORDS_PER_YIELD == 0:
                     await trio.lowlevel.checkpoint()
             is_last = window[-1] is moves[-1]
@@ -146,11 +144,8 @@ class CompactedFileWriter:
         self.corrupt.append((move.ledger, move.source))
         self.first_error = self.first_error or error
 
-    def _add_to_footer(self, move: ExtentMove, record_bytes: memoryview) -> None:
-        """Add an extent to the footer, merged with the previous one if they are contiguous.
-
-        ``record_bytes`` has the bytes of its records, for the digest of the extent in the footer.
-        """
+    def _add_to_footer(self, move: ExtentMove) -> None:
+        """Add an extent to the footer, merged with the previous one if they are contiguous."""
         previous = self._last_extent
         merged = (
             previous[1].merge_with(move.target)
@@ -159,15 +154,16 @@ class CompactedFileWriter:
         )
         if merged is None:
             self._finish_extent()
-            self._extent_hash = xxhash.xxh3_64()
-        self._extent_hash.update(record_bytes)
         self._last_extent = (move.ledger, merged or move.target)
 
     def _finish_extent(self) -> None:
-        """Add the last extent, which nothing continues, to the footer with its digest."""
+        """Add the last extent, which nothing continues, to the footer."""
         if self._last_extent is not None:
+            ledger, location = self._last_extent
             self._footer_extents.append(
-                cb.CompactedExtent(*self._last_extent, self._extent_hash.intdigest())
+                jb.JournalExtent(
+                    ledger, location.first, location.count, location.offset, location.length
+                )
             )
 
     async def _finish(self, offset: int) -> None:

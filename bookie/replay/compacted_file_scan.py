@@ -53,18 +53,14 @@ async def find_damage(
 
 async def read_compacted_footer(
     disk: Disk, compacted: cb.CompactedFile, seed: int
-) -> tuple[cb.CompactedExtent, ...] | None:
+) -> tuple[jb.JournalExtent, ...] | None:
     """Return the extents in the footer of a compacted file, live or not; None if the footer is incomplete."""
     payloads = await read_compacted_payloads(disk, compacted, seed)
     if payloads is None:
         return None
     name = cb.compacted_file_name(compacted.number)
     try:
-        return tuple(
-            extent
-            for payload in payloads
-            for extent in cb.unpack_extents(payload, compacted.number, name)
-        )
+        return tuple(extent for payload in payloads for extent in cb.unpack_extents(payload, name))
     except CorruptData:
         return None
 

@@ -209,15 +209,7 @@ class IndexRebuild:
         """
         extents = await read_compacted_footer(self._disk, compacted, self._verifier.seed)
         if extents is not None:
-            for compacted_extent in extents:
-                location = compacted_extent.location
-                extent = jb.JournalExtent(
-                    compacted_extent.ledger,
-                    location.first,
-                    location.count,
-                    location.offset,
-                    location.length,
-                )
+            for extent in extents:
                 await self._index_if_live(extent, compacted.number)
             return
         self._verifier.record_loss(

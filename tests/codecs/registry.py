@@ -1157,8 +1157,8 @@ CODECS = [
     ),
     Codec(
         "a cold file's runs",
-        lambda b: list(cb.unpack_extents(memoryview(b), 9, "a block")),
-        [cb.CompactedExtent(7, ExtentLocation(0, 2, 9, 4096, 112), 5).encode()],
+        lambda b: list(cb.unpack_extents(memoryview(b), "a block")),
+        [cb.footer_payload([jb.JournalExtent(7, 0, 2, 4096, 112)])],
         (CorruptData,),
         ("bookie/format/compacted_format.py iter_extent_rows",),
         "bytes",

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import struct
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,12 @@ from distributedlog.bookie.format import entry as entries
 from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.bookie.format.footer_ranges import FooterRanges
 from distributedlog.bookie.format.index_format import IndexCheckpoint
-from distributedlog.bookie.format.journal_format import TRAILER_SPACE, Head, file_name
+from distributedlog.bookie.format.journal_format import (
+    TRAILER_SPACE,
+    Head,
+    JournalExtent,
+    file_name,
+)
 from distributedlog.bookie.format.read_sources import LoadedExtent
 from distributedlog.bookie.gc import compactor as compaction
 from distributedlog.bookie.gc import extent_relocation
@@ -334,7 +340,7 @@ async def test_a_rotten_record_is_not_copied_and_holds_its_file(autojump_clock: 
         for cold in store._journal.compacted_files.values():
             footer = await read_compacted_footer(disk, cold, store._journal.seed)
             assert footer is not None
-            assert not [one for one in footer if one.ledger == 4 and one.location.first in held]
+            assert not [one for one in footer if one.ledger == 4 and one.first_entry in held]
         assert not await store.compactor.compact_once(), "not again and again"
 
 
@@ -696,6 +702,15 @@ async def test_a_footer_of_another_time_is_no_footer(autojump_clock: Clock) -> N
     disk._files[cb.compacted_file_name(cold.number)].data[offset : offset + len(block)] = block
 
     assert await read_compacted_footer(disk, cold, seed) is None
+
+
+def test_footer_of_version_0_1_has_the_same_extents() -> None:
+    """It has a digest in the bytes that are unused now."""
+    extent = JournalExtent(7, 0, 2, 4096, 112)
+    older = struct.pack("<QQQIIQ", 7, 0, 4096, 112, 2, 5)
+
+    assert list(cb.unpack_extents(memoryview(older), "a footer")) == [extent]
+    assert cb.footer_payload([extent]) == older[:-8] + bytes(8)
 
 
 async def test_where_no_pages_can_be_given_back_files_are_rewritten(
