@@ -629,61 +629,36 @@ class WriteBuffer:
 
         Raises its errors.
         """
-        await self._wait_drained()
-        if self._closed:
-            self._raise_if_ended()
+        await self._wait_submitted()
         try:
             records = max(1, memoryview(offsets).nbytes // 4 - 1)
             size_bytes = memoryview(payloads).nbytes + records * RECORD_COLUMN_BYTES
         except TypeError:
             records, size_bytes = 0, 0  # the writer raises the error
-        if size_bytes > SUBMIT_BYTES_MAX:
-            records, size_bytes = 0, 0  # the writer refuses them, so do not wait for capacity
-        async with self._fifo_lock:
-            await self._wait_until_allowed(lambda: self._reserve_unbuffered(records, size_bytes))
-        try:
-            return await self._wrap_unbuffered(
+
+        async def submit() -> BufferedBulk:
+            return self._wrap_unbuffered(
                 await self.writer.submit_packed(
                     txids, offsets, payloads, keys=keys, headers=headers
                 )
             )
-        finally:
-            self._send_queue.trim_reservation()  # frees the capacity of refused records
+
+        return await self._call_with_capacity(records, size_bytes, submit)
 
     async def submit_set(self, records: Sequence[LogRecord | Buffer]) -> BufferedBulk:
         """Call `LogWriter.submit_set` in the event loop, after the earlier records are submitted.
 
         Raises its errors.
         """
-        await self._wait_drained()
-        if self._closed:
-            self._raise_if_ended()
-        await self._reserve_when_capacity(records, one_txid=True)
-        try:
-            return await self._wrap_unbuffered(await self.writer.submit_set(records))
-        finally:
-            self._send_queue.trim_reservation()  # frees the capacity of refused records
+        await self._wait_submitted()
+        txids = split_columns(records)[0]
+        is_refused = any(txid != txids[0] for txid in txids)
+        record_count, size_bytes = (0, 0) if is_refused else _capacity_for(records)
 
-    async def _reserve_when_capacity(
-        self, records: Sequence[LogRecord | Buffer], *, one_txid: bool = False
-    ) -> None:
-        """Reserve capacity for records that are submitted without a chunk, and wait until there is enough.
+        async def submit() -> BufferedBulk:
+            return self._wrap_unbuffered(await self.writer.submit_set(records))
 
-        Records that the writer will refuse reserve no bytes for their contents. With ``one_txid``, records
-        with different txids are refused, too. Raises `TooBusy` if ``at_limit`` is "reject".
-        """
-        txids, payloads = split_columns(records)
-        try:
-            size_bytes = sum(map(content_bytes, payloads))
-        except TypeError:
-            size_bytes = 0  # the writer raises the error
-        size_bytes += len(records) * RECORD_COLUMN_BYTES
-        if size_bytes > SUBMIT_BYTES_MAX or (one_txid and any(txid != txids[0] for txid in txids)):
-            size_bytes = 0  # the writer refuses them, so do not wait for these bytes
-        async with self._fifo_lock:
-            await self._wait_until_allowed(
-                lambda: self._reserve_unbuffered(len(records), size_bytes)
-            )
+        return await self._call_with_capacity(record_count, size_bytes, submit)
 
     async def write_frame(
         self,
@@ -696,43 +671,91 @@ class WriteBuffer:
 
         Raises its errors.
         """
-        return await self._write_unbuffered(
-            records, lambda: self.writer.write_frame(sequence, records, expect=expect)
+        await self._wait_submitted()
+        record_count, size_bytes = _capacity_for(records) if self._is_new(sequence) else (0, 0)
+        return await self._call_with_capacity(
+            record_count,
+            size_bytes,
+            lambda: self.writer.write_frame(sequence, records, expect=expect),
         )
 
     async def write_after(self, expect: DLSN, record: LogRecord | Buffer) -> DLSN:
         """Call `LogWriter.write` with ``expect`` in the event loop, as `write_frame` does."""
-        return await self._write_unbuffered(
-            [record], lambda: self.writer.write(record, expect=expect)
+        await self._wait_submitted()
+        return await self._call_with_capacity(
+            *_capacity_for([record]), lambda: self.writer.write(record, expect=expect)
         )
 
-    async def _write_unbuffered(
-        self, records: Sequence[LogRecord | Buffer], write: Callable[[], Awaitable[T]]
-    ) -> T:
+    async def _wait_submitted(self) -> None:
+        """Wait until the earlier records are submitted. Raise the error that ended the writer."""
         await self._wait_drained()
         if self._closed:
             self._raise_if_ended()
-        await self._reserve_when_capacity(records)
+
+    def _is_new(self, sequence: int) -> bool:
+        """Return whether a frame of the producer may be stored: it is not a repetition, and has no error."""
+        producer = self.writer.producer
         try:
-            return await write()
+            return producer is not None and not self.writer.sequenced_writer.is_duplicate(
+                producer.number, sequence
+            )
+        except DistributedLogError:
+            return False  # the writer raises it
+
+    async def _call_with_capacity(
+        self, records: int, size_bytes: int, call: Callable[[], Awaitable[T]]
+    ) -> T:
+        """Call a method of the writer when there is capacity for records that have no chunk.
+
+        Records that the writer refuses are not charged to the log's rates. Raises `TooBusy` if ``at_limit``
+        is "reject".
+
+        Args:
+            records: The number of records. 0 if the writer will store none of them.
+            size_bytes: Their bytes, as counted in an entry.
+        """
+        if size_bytes > SUBMIT_BYTES_MAX:
+            records = 0  # the writer refuses them
+        is_over = await self._reserve_when_capacity(records, size_bytes) if records else False
+        try:
+            return await call()
+        except DistributedLogError as error:
+            if error.definite and records:
+                self._send_queue.throttle.refund(records, size_bytes, is_over=is_over)
+            raise
         finally:
             if self._checks_txids:
                 with trio.CancelScope(shield=True):
                     await self._run_step(self._raise_min_txid)
             self._send_queue.trim_reservation()  # frees the capacity of refused records
 
+    async def _reserve_when_capacity(self, records: int, size_bytes: int) -> bool:
+        """Reserve capacity for records without a chunk, and wait until there is enough.
+
+        Returns:
+            Whether the records are above a rate that is only counted.
+        """
+        throttle = self._send_queue.throttle
+        over_rate = 0
+
+        def reserve() -> tuple[float, int]:
+            nonlocal over_rate
+            over_rate = throttle.over_rate
+            return self._reserve_unbuffered(records, size_bytes)
+
+        async with self._fifo_lock:
+            await self._wait_until_allowed(reserve)
+            return throttle.over_rate > over_rate
+
     @uninterrupted
     def _raise_min_txid(self) -> None:
         self._min_txid = max(self._min_txid, self.writer.last_txid)
 
-    async def _wrap_unbuffered(self, writer_bulk: PendingBulk) -> BufferedBulk:
+    def _wrap_unbuffered(self, writer_bulk: PendingBulk) -> BufferedBulk:
         """Return records that the writer accepted without a chunk as a buffered bulk."""
         chunk = Chunk(self, 0)
         chunk.bulk = writer_bulk
         self._record_submitted(writer_bulk)
-        if self._checks_txids:
-            with trio.CancelScope(shield=True):
-                await self._run_step(self._raise_min_txid)
         bulk = BufferedBulk(self, len(writer_bulk))
         bulk.add_span(0, chunk, 0)
         return bulk
@@ -782,11 +805,11 @@ class WriteBuffer:
             self._idle_event.set()  # callers that wait then receive the writer's error
 
     async def _submit_chunk(self, chunk: Chunk) -> None:
+        payloads = chunk.records[1::2]
         try:
             if chunk.records:
                 self._submitting = chunk
-                txids, payloads = chunk.records[::2], chunk.records[1::2]
-                chunk.bulk = await self.writer.submit_columns(txids, payloads)
+                chunk.bulk = await self.writer.submit_columns(chunk.records[::2], payloads)
                 self._record_submitted(chunk.bulk)
         except DistributedLogError as error:
             chunk.error = error
@@ -798,12 +821,23 @@ class WriteBuffer:
         finally:
             self._submitting = None
             self._fail_unsubmitted(chunk)
+        self._refund_refused(payloads[0 if chunk.bulk is None else chunk.bulk.accepted_count :])
         is_empty = await self._run_step(self._on_submitted)
         self._send_queue.throttle.wake_waiters()
         if is_empty:
             self._idle_event.set()
         else:
             self._wake_event.set()
+
+    def _refund_refused(self, payloads: Sequence[Any]) -> None:
+        """Take back the charge of records in a chunk that the writer refused.
+
+        A rate that is only counted includes them.
+        """
+        send_queue = self._send_queue
+        if payloads and send_queue.limits.at_limit != "count":
+            size_bytes = sum(map(len, payloads)) + len(payloads) * RECORD_COLUMN_BYTES
+            send_queue.throttle.refund(len(payloads), size_bytes)
 
     @uninterrupted
     def _on_submitted(self) -> bool:
@@ -1036,6 +1070,15 @@ class WriteBuffer:
         self._mutex = Mutex()
         self._may_be_in_step = False
         self._closed = True
+
+
+def _capacity_for(records: Sequence[LogRecord | Buffer]) -> tuple[int, int]:
+    """Return the number of records and their bytes, as counted in an entry. (0, 0) if one has no size."""
+    try:
+        size_bytes = sum(map(content_bytes, split_columns(records)[1]))
+    except TypeError:
+        return 0, 0  # the writer raises the error
+    return len(records), size_bytes + len(records) * RECORD_COLUMN_BYTES
 
 
 async def wait_settled_after_drop(

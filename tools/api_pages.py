@@ -171,7 +171,7 @@ INTERNAL = re.compile(
         |first_open_segment|had_unordered_txids|has_producers|is_txid_searchable|log_id)
     |NamespaceMetrics\.samples
     |Opening\.(open|send|throw|close)                   # those of a coroutine
-    |PendingBulk\.(add_\w+|when_done|locate|known_outcomes|not_durable)
+    |PendingBulk\.(accepted_count|add_\w+|when_done|locate|known_outcomes|not_durable)
     |PendingWrite\.of
     |SegmentRange\.(held_position|sub_range)
     |SegmentRecord\.(totals|max_txid_of|time_of|txid_base|txid_rule|base_entry|base_bytes)

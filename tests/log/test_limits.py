@@ -1,6 +1,7 @@
 """What a writer may hold, of its log's bounds and its process', and how much it takes a second (H168)."""
 
 from array import array
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.log.declarations.options import LogOptions
+from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import LogRecord
 from distributedlog.log.limits.memory_budget import FREE_BYTES, STEP_BYTES, MemoryBudget
 from distributedlog.log.limits.write_throttle import Rate
@@ -19,9 +21,12 @@ from distributedlog.log.write.send_queue import SendQueue
 from distributedlog.runtime.declarations.options import with_overrides
 from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
+    DistributedLogError,
     InvalidRequest,
+    PositionConflict,
     RecordTooLarge,
     TooBusy,
+    TransactionIdOutOfOrder,
 )
 from distributedlog.write_buffer import WriteBuffer, open_buffer
 from tests.examples import examples
@@ -642,6 +647,89 @@ async def test_a_rate_holds_in_the_buffer(world: World, autojump_clock: MockCloc
         await refuses.aclose()
         last = [one.txid for one in await everything(ns.open_log("b"))]
         assert last == [*range(50), 60]
+
+
+Refused = tuple[type[DistributedLogError], Callable[[WriteBuffer], Awaitable[object]]]
+_OFFSETS_DECREASE = array("i", [0, 4, 2, *range(5, 12)]).tobytes()
+REFUSED: dict[str, Refused] = {
+    "set with two transaction IDs": (
+        InvalidRequest,
+        lambda buffer: buffer.submit_set([rec(50), rec(51)] * 4),
+    ),
+    "set with a lower transaction ID": (
+        TransactionIdOutOfOrder,
+        lambda buffer: buffer.submit_set([rec(1)] * 8),
+    ),
+    "columns": (InvalidRequest, lambda buffer: buffer.submit_packed(None, _OFFSETS_DECREASE, b"")),
+    "frame with a gap": (InvalidRequest, lambda buffer: buffer.write_frame(7, [rec(50)] * 8)),
+    "conditional frame": (
+        PositionConflict,
+        lambda buffer: buffer.write_frame(1, [rec(50)] * 8, expect=DLSN(1, 99, 0)),
+    ),
+    "records of a chunk": (TransactionIdOutOfOrder, lambda buffer: put_refused(buffer)),
+}
+
+
+async def put_refused(buffer: WriteBuffer) -> None:
+    """Append records whose transaction IDs only the writer finds too low. The log assigns the one before."""
+    found = [await put(buffer, record) for record in (LogRecord(payload=b""), *[rec(50)] * 7)]
+    await buffer.flush()
+    for chunk, slot in found:
+        if chunk.is_done(slot):
+            chunk.result(slot)
+
+
+@pytest.mark.parametrize("how", REFUSED)
+async def test_buffer_does_not_charge_refused_records_to_the_rate(
+    world: World, autojump_clock: MockClock, how: str
+) -> None:
+    error, write = REFUSED[how]
+    async with world.process(records_per_s_max=10, at_limit="reject") as ns:
+        await ns.create_log("l", txids="strict")
+        background: Any = Here()
+        log = ns.open_log("l")
+        buffer = await open_buffer(background, ns, log, log.open_writer(producer="p"))
+        await buffer.write_frame(0, [rec(40)])
+        await trio.sleep(1)
+
+        with pytest.raises(error):
+            await write(buffer)
+
+        for _ in range(9):
+            await put(buffer, LogRecord(payload=b""))
+        await buffer.aclose()
+
+
+async def test_buffer_does_not_charge_repeated_frames_to_the_rate(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process(records_per_s_max=10, at_limit="reject") as ns:
+        background: Any = Here()
+        log = ns.open_log("l")
+        buffer = await open_buffer(background, ns, log, log.open_writer(producer="p"))
+        first = await buffer.write_frame(0, [rec(40)] * 8)
+
+        assert [await buffer.write_frame(0, [rec(40)] * 8) for _ in range(3)] == [first] * 3
+        await buffer.write_frame(8, [rec(41)] * 2)
+        with pytest.raises(TooBusy):
+            await buffer.write_frame(10, [rec(41)])
+        await buffer.aclose()
+
+
+async def test_buffer_does_not_count_refused_records_above_the_rate(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process(records_per_s_max=2, at_limit="count") as ns:
+        buffer = await buffered(ns, "l")
+        await buffer.write_after(DLSN.NONE, rec(1))
+        for _ in range(3):
+            with pytest.raises(PositionConflict):
+                await buffer.write_after(DLSN.NONE, rec(1))
+        assert buffer.writer.over_rate == 0
+        for _ in range(3):
+            await put(buffer, rec(1))
+        assert buffer.writer.over_rate == 2
+        await buffer.aclose()
 
 
 async def test_what_was_refused_holds_nothing_of_the_process(

@@ -34,7 +34,7 @@ class Rate:
         return missing / per_s if missing > 1e-6 else 0.0
 
     def consume(self, count: int, per_s: int) -> None:
-        """Take ``count`` tokens."""
+        """Take ``count`` tokens, or return them if it is negative."""
         if per_s:
             self._tokens -= count
 
@@ -82,6 +82,19 @@ class WriteThrottle:
         self._byte_rate.consume(size, limits.bytes_per_s_max)
         self._record_rate.consume(records, limits.records_per_s_max)
         return 0.0
+
+    def refund(self, records: int, size: int, *, is_over: bool = False) -> None:
+        """Take back the charge of records that were refused.
+
+        Args:
+            is_over: Whether the charge only counted them in `over_rate`.
+        """
+        if is_over:
+            self.over_rate -= records
+        else:
+            self._byte_rate.consume(-size, self._limits.bytes_per_s_max)
+            self._record_rate.consume(-records, self._limits.records_per_s_max)
+        self.wake_waiters()
 
     def _is_above_a_second(self, records: int, size: int) -> bool:
         limits = self._limits

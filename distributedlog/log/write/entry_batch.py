@@ -267,10 +267,12 @@ class PendingBulk(Sequence[PendingWrite]):
     are written. The records after it are not accepted (`WriteCancelled`).
     """
 
-    __slots__ = ("_first_indexes", "_length", "_spans")
+    __slots__ = ("_first_indexes", "_length", "_spans", "accepted_count")
 
     def __init__(self, length: int) -> None:
         self._length = length
+        self.accepted_count = length
+        """The number of records before the first one that was not accepted."""
         self._spans: list[tuple[int, EntryBatch, int]] = []  # first index, batch, slot of the first
         self._first_indexes: list[int] = []
 
@@ -284,6 +286,7 @@ class PendingBulk(Sequence[PendingWrite]):
         batch = EntryBatch()
         batch.finish(error)
         self.add_span(index, batch, 0)
+        self.accepted_count = min(self.accepted_count, index)
 
     def add_part_of(self, index: int, other: "PendingBulk", first: int, record_count: int) -> None:
         """State that the records from ``index`` on are ``record_count`` records of another bulk, from
