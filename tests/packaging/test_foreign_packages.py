@@ -29,7 +29,10 @@ def foreign_package(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def foreign_command(tmp_path: Path) -> Path:
-    """A wheel named `dlog` with an import package and a command of that name."""
+    """A wheel named `dlog` with an import package and a command of that name.
+
+    Version 1.0.5 on the index has no command, so it replaces nothing. This is the worse case.
+    """
     files = {"dlog/__init__.py": SCRIPT_TEXT}
     return make_wheel(tmp_path, "dlog", "1.0.5", files, {"dlog": "dlog:main"})
 
@@ -83,11 +86,14 @@ def test_package_that_replaced_our_modules_is_named_with_the_commands_that_resto
     )
 
 
-def test_the_printed_commands_restore_the_installation(
-    environment: Environment, build: Build, foreign_package: Path
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_removal_of_our_modules_is_reported_and_the_printed_command_restores_them(
+    order: str, environment: Environment, build: Build, foreign_package: Path
 ) -> None:
-    environment.install(build.wheel)
-    environment.install(foreign_package)
+    """Both packages recorded `distributedlog/__init__.py`. pip removes it with the first one."""
+    wheels = [foreign_package, build.wheel]
+    for wheel in wheels if order == "before" else reversed(wheels):
+        environment.install(wheel)
 
     environment.uninstall("distributedlog")
     line = one_line_of(run(environment.dlog, "--version", check=False))
