@@ -93,7 +93,7 @@ def finalize(settings: Settings, dry_run: bool, force: bool) -> None:
     cls=CliCommand,
     examples="""
     dlog cluster can-downgrade 0.1
-    dlog cluster can-downgrade 0.1 && sh ops/rolling-restart.sh downgrade 0.1 ./restart-node bookie/b1
+    dlog cluster can-downgrade 0.1 --json
     """,
 )
 @click.argument("version")

@@ -158,7 +158,7 @@ async def test_who_decides_is_shown_the_last_entry_of_each_bookie_and_what_was_g
         await w.ledger(None)
         shown = await describe(logs, LEDGER)
         assert [one["last"] for one in shown["bookies"]] == [7, 0, None]
-        assert shown["together"] == ["b1 and b2 share host h1"]
+        assert shown["placement_violations"] == ["b1 and b2 share host h1"]
         assert shown["lost"] == []
 
         await force_close(w.metadata, w.pool, LEDGER, 7, by="op", why="gone")
@@ -168,7 +168,7 @@ async def test_who_decides_is_shown_the_last_entry_of_each_bookie_and_what_was_g
         assert shown["lost"] == [
             {"first": 3, "last": 6, "by": "op", "at_ms": 1, "why": "two disks"}
         ]
-        assert shown["bookies"][0]["says"] == "has all required entries"
+        assert shown["bookies"][0]["report"] == "has all required entries"
 
 
 async def test_an_open_ledger_does_not_end_before_its_last_ensemble_also_where_nobody_is_left() -> (

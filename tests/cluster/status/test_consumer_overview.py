@@ -194,5 +194,5 @@ async def test_a_damaged_queue_is_one_row_and_hides_no_other(autojump_clock: Moc
             broken, sound = (await consumers(namespace, "orders"))["queues"]
 
     assert (broken["queue"], broken["damage"], broken["floor"]) == ("broken", "corrupt", None)
-    assert (broken["claims"], broken["parked"], broken["lag"]) == ([], [], None)
+    assert (broken["claims"], broken["dead_lettered"], broken["lag"]) == ([], [], None)
     assert (sound["queue"], sound["damage"], sound["lag"]["records"]) == ("sound", "", 10)
