@@ -624,8 +624,8 @@ class Log:
 
         Use the result with ``async with``, or ``await`` it and close it later. The workers may be in this
         process and in others. Each range of records is claimed by one worker. If that worker fails, returns
-        the range, or takes longer than ``claim_s``, another worker gets it. Each record is processed at least
-        once, in no particular order.
+        the range, takes longer than ``claim_s``, or dies and its lease expires (``lock_lease_s``), another
+        worker gets it. Each record is processed at least once, in no particular order.
 
         Args:
             name: The name of the queue.

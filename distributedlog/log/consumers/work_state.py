@@ -76,7 +76,11 @@ class WorkState:
     items: tuple[WorkItem, ...] = ()
     """The items from the floor to `next_unclaimed`. Each starts at the end of the one before."""
     set_aside_items: tuple[WorkItem, ...] = ()
-    """The items that are dead-lettered, or that were and are retried, in the order of dead-lettering."""
+    """The items that are dead-lettered, or that were and are retried, in the order of dead-lettering.
+
+    `items` has none of them unfinished. So the unfinished records are those of both, and those from
+    `next_unclaimed` to the end of the log (`Log.count`).
+    """
     hold_renewed_ms: int = NO_HOLD
     """The retention clock of the last change, while the floor holds retention back. -1 if it does not."""
 

@@ -65,8 +65,9 @@ class LogReader:
     async def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """Return the next record, waiting for it if necessary.
 
-        At the end of a sealed log it raises `EndOfStream`. After any error except `ReaderIdle` and
-        `InvalidRequest` the reader has ended, and each further call raises the error again.
+        At the end of a sealed log it raises `EndOfStream`, unless the reader has ended at its ``to``. After
+        any error except `ReaderIdle` and `InvalidRequest` the reader has ended, and each further call raises
+        the error again.
 
         Args:
             wait_s: The longest wait in seconds. None for no limit, 0 to return only a record that is already
