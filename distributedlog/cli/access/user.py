@@ -41,7 +41,7 @@ def command() -> None:
 @click.argument("name")
 @common
 def add(settings: Settings, name: str) -> None:
-    """Create a user, without rights."""
+    """Add a user, without rights."""
     change_rights(
         settings,
         f"created user {name}, without rights. Next: dlog grant add {name} ROLE PATH",
