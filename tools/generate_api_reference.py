@@ -479,7 +479,8 @@ def errors_text() -> str:
         "- `code` (`int`): a stable number.",
         "- `retryable` (`bool`): the same call may succeed later.",
         "- `definite` (`bool`): the operation did not take place. If it is false, the outcome is unknown.",
-        "- `fatal_to_writer` (`bool`): the writer has ended. Open a new one, as after `AlreadyClosed`.",
+        "- `fatal_to_writer` (`bool`): the writer has ended. Open a new one. "
+        "`AlreadyClosed`, where it is false, requires this too.",
         "- `exit_code` (`int`): the exit code of the command line.",
         "- `detail` (`str`): one more value as text. Some classes have a property for it.",
     ):

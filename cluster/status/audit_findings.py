@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ...log.model.log_keys import incarnation_text
 from ...log.model.log_state import AUTO, GIVEN, LogState, stores_bool_last_txid
 from ...log.model.stored_settings import StoredSettings, infinite_options
+from ...log.model.txid_policy import policy_name
 from ...runtime.declarations.health_conditions import Severity
 from ...runtime.interfaces.host import Buffer
 
@@ -19,6 +20,7 @@ class FindingCode(enum.StrEnum):
     """A kind of finding. Programs decide from it, so a value never changes and is never reused."""
 
     RECORD_UNREADABLE = "record_unreadable"
+    RECORD_UNSUPPORTED = "record_unsupported"
     VERSION_UNREADABLE = "version_unreadable"
     INDEX_DIFFERS = "index_differs"
     LEDGER_MISSING = "ledger_missing"
@@ -33,10 +35,8 @@ class FindingCode(enum.StrEnum):
 
 _DEGRADED, _INFO = Severity.DEGRADED, Severity.INFO
 _KINDS: dict[FindingCode, tuple[Severity, str]] = {
-    FindingCode.RECORD_UNREADABLE: (
-        _DEGRADED,
-        "If it belongs to a log, delete the log. Otherwise restore a backup of the metadata",
-    ),
+    FindingCode.RECORD_UNREADABLE: (_DEGRADED, "Restore a backup of the metadata"),
+    FindingCode.RECORD_UNSUPPORTED: (_DEGRADED, "Use the version of dlog that wrote it"),
     FindingCode.VERSION_UNREADABLE: (_DEGRADED, "Store it again with dlog cluster finalize"),
     FindingCode.INDEX_DIFFERS: (_DEGRADED, "Report this bug, with the output of dlog ledger show"),
     FindingCode.LEDGER_MISSING: (_DEGRADED, "Restore a backup of the metadata"),
@@ -50,11 +50,11 @@ _KINDS: dict[FindingCode, tuple[Severity, str]] = {
     ),
     FindingCode.OPTION_INFINITE: (
         _DEGRADED,
-        "Set it again before the upgrade: dlog log config NAME set OPTION=inf",
+        "Set it again before the upgrade: dlog log config NAME (or --namespace) set OPTION=inf",
     ),
     FindingCode.OPTION_OUT_OF_RANGE: (
         _DEGRADED,
-        "Set another value, or unset it: dlog log config NAME unset OPTION",
+        "Set another value, or unset it: dlog log config NAME (or --namespace) unset OPTION",
     ),
     FindingCode.TXIDS_UNSEARCHABLE: (
         _INFO,
@@ -125,8 +125,8 @@ def state_findings(value: Buffer, *, has_assigned_txids: bool) -> Iterator[Audit
         yield AuditFinding(FindingCode.TXID_POLICIES_MIXED, where, what)
     if state.txid_policy and state.txid_rule not in (state.txid_policy, AUTO):
         what = (
-            f'has the txid policy "{state.txid_policy}", but a client of version 0.1 wrote to it. Such'
-            f' clients use "{state.txid_rule}", and refuse records of the other kind'
+            f'has the txid policy "{policy_name(state.txid_policy)}", but a client of version 0.1 wrote to'
+            f' it. Such clients use "{policy_name(state.txid_rule)}", and refuse records that do not match it'
         )
         yield AuditFinding(FindingCode.TXID_POLICIES_DIFFER, where, what)
 

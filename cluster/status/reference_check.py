@@ -273,8 +273,11 @@ def _of_ledger(code: FindingCode, ledger_id: int, what: str) -> AuditFinding:
 
 
 def _unreadable(item: KeyValue, error: Exception) -> AuditFinding:
-    is_version = item.key == CLUSTER_VERSION_KEY and isinstance(error, CorruptData)
-    code = FindingCode.VERSION_UNREADABLE if is_version else FindingCode.RECORD_UNREADABLE
+    code = FindingCode.RECORD_UNREADABLE
+    if isinstance(error, UnsupportedFormat):
+        code = FindingCode.RECORD_UNSUPPORTED
+    elif item.key == CLUSTER_VERSION_KEY:
+        code = FindingCode.VERSION_UNREADABLE
     return AuditFinding(code, keys.printable_key(item.key), str(error))
 
 

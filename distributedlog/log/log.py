@@ -623,9 +623,9 @@ class Log:
         """Process the log together with other workers.
 
         Use the result with ``async with``, or ``await`` it and close it later. The workers may be in this
-        process and in others. Each range of records is claimed by one worker. If that worker fails, returns
-        the range, takes longer than ``claim_s``, or dies and its lease expires (``lock_lease_s``), another
-        worker gets it. Each record is processed at least once, in no particular order.
+        process and in others. Each range of records is claimed by one worker. If its block fails, or it
+        returns the range, takes longer than ``claim_s``, or dies and its lease expires (``lock_lease_s``),
+        another worker gets it. Each record is processed at least once, in no particular order.
 
         Args:
             name: The name of the queue.

@@ -375,10 +375,10 @@ def audit(settings: Settings) -> None:
 
     Ledgers, the index of bookies and the segments of logs must refer to each other. The command also lists
     records that cannot be read, and records of version 0.1 that need attention before an upgrade. Each
-    finding has a code, an object and a next step.
+    finding has a code, a severity, an object and a next step.
 
-    The command reads every record once and changes nothing. The exit code is 6 if there is a finding that is
-    more than information. To list missing copies, use `dlog under-replicated`.
+    The command changes nothing. It does not read positions, work queues and locks. The exit code is 6 if a
+    finding has another severity than info. To list missing copies, use `dlog under-replicated`.
     """
     from ...cluster.status.bookie_names import bookie_names
     from ...cluster.status.reference_check import ReferenceCheck
@@ -391,20 +391,23 @@ def audit(settings: Settings) -> None:
         return names, references, [one async for one in references.audit()]
 
     names, references, findings = run_call(settings, "the audit", check, quorum)
-    mismatches = sum(finding.severity > Severity.INFO for finding in findings)
+    problems = sum(finding.severity > Severity.INFO for finding in findings)
     if settings.json:
         for finding in findings:
             severity = finding.severity.word
             emit({**asdict(finding), "severity": severity, "next_step": finding.next_step})
     else:
         table(
-            ("code", "object", "finding", "next step"),
-            [[one.code, one.where, names.with_names(one.what), one.next_step] for one in findings],
+            ("code", "severity", "object", "finding", "next step"),
+            [
+                [one.code, one.severity.word, one.where, names.with_names(one.what), one.next_step]
+                for one in findings
+            ],
         )
         print(
             f"{plural(references.ledgers, 'ledger')}, {plural(references.segments, 'segment')},"
             f" {plural(references.entries, 'entry', 'entries')} of the index;"
-            f" mismatches: {mismatches or 'none'}"
+            f" findings: {len(findings) or 'none'}"
         )
-    if mismatches:
+    if problems:
         raise ExitWithCode(NO)

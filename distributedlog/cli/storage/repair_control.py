@@ -36,8 +36,8 @@ def pause(settings: Settings, duration: str) -> None:
     running bookies are still copied. Repair resumes after this time, or with "dlog repair resume". dlog
     status shows the pause. Bookies of older versions ignore it.
 
-    The end is computed with the clock of this machine, because no reply of a node has the time. The bookies
-    compare it with their clocks. If they differ, the pause is longer or shorter by the difference.
+    The end is computed with the clock of this machine, because no reply of a node has the time. The repair
+    leader compares it with its own clock. If they differ, the pause is longer or shorter by the difference.
     """
     from ...runtime.declarations.options import parse_duration
     from ...runtime.machine import client_host

@@ -69,17 +69,17 @@ class WorkState:
     """The progress of a work queue, stored as the value of ``log/<id>/work/<name>``."""
 
     floor: DLSN
-    """The lowest unfinished position. Every earlier record is done or dead-lettered."""
+    """The lowest unfinished position. Every earlier record is done, dead-lettered, or retried after that."""
     moved_ms: int
     """The wall clock of the last change, only for display."""
     next_number: int = 1
     items: tuple[WorkItem, ...] = ()
     """The items from the floor to `next_unclaimed`. Each starts at the end of the one before."""
     set_aside_items: tuple[WorkItem, ...] = ()
-    """The items that are dead-lettered, or that were and are retried, in the order of dead-lettering.
+    """The dead-lettered items, and those that are retried after that, in the order of dead-lettering.
 
-    `items` has none of them unfinished. So the unfinished records are those of both, and those from
-    `next_unclaimed` to the end of the log (`Log.count`).
+    In `items`, their ranges count as done. The unfinished records are those of both that are not done, and
+    those from `next_unclaimed` to the end of the log (`Log.count`).
     """
     hold_renewed_ms: int = NO_HOLD
     """The retention clock of the last change, while the floor holds retention back. -1 if it does not."""

@@ -668,7 +668,8 @@ class LogWriter:
     async def abort(self) -> None:
         """Stop sending. Writes that are not durable have an unknown outcome (G7).
 
-        They raise `WriteFailed`, or `AlreadyClosed` if they were never sent and are not stored.
+        They raise `WriteFailed`, also if they were not sent. Records that still waited for capacity raise
+        `AlreadyClosed`, and are not stored.
 
         The segment awaits recovery.
 

@@ -349,7 +349,7 @@ class LogRun(SeedRun):
         while True:
             try:
                 for bookie in await bookies(namespace.metadata):
-                    if not bookie["running"] and not bookie["to_leave"]:  # its disk was replaced
+                    if not bookie["running"] and not bookie["draining"]:  # its disk was replaced
                         await request_decommission(namespace.metadata, bookie["id"])
                 await finalize_upgrade(namespace.metadata, force=True)
                 await self._gated_formats.expect_permission(namespace)

@@ -63,7 +63,7 @@ def test_a_bookie_is_drained_and_nothing_is_missing(cluster: Cluster) -> None:
     idle.communicate(b"last\n", timeout=60)
     assert idle.returncode == 0, "the idle writer rolled off it, and was not disturbed"
     assert run("log", "read", "idle") == b"first\nlast\n"
-    assert b"mismatches: none" in run("audit")
+    assert b"findings: none" in run("audit")
     ledger = json.loads(run("ledger", "list", "--json").splitlines()[0])
     shown = json.loads(run("ledger", "show", str(ledger["ledger"]), "--json"))
     assert {one["report"] for one in shown["bookies"]} == {"has all required entries"}

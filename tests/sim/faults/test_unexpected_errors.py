@@ -80,7 +80,9 @@ BEGINS_NO_TASK_HERE = {
         ("LedgerReader._read_striped", "LedgerReader.why_unreadable"), PART
     ),
     "ledger/recovery/recovery_driver.py": {"RecoveryDriver._open": PART},
-    "distributedlog/log/read/fetcher.py": {"Fetcher._read_parallel": PART},
+    "distributedlog/log/read/fetcher.py": dict.fromkeys(
+        ("Fetcher._read_parallel", "Fetcher._start_end_lookup"), PART
+    ),
     "distributedlog/log/read/multi_reader.py": dict.fromkeys(
         ("MultiReader._open_member", "MultiReader._start_opening"), CLIENTS
     ),
