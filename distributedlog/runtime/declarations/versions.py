@@ -35,11 +35,15 @@ UNREPORTED_TEXT = "0.1 or older"
 
 _VERSION = re.compile(
     r"([0-9]{1,9})\.([0-9]{1,9})(?:\.[0-9]+)*"
-    r"(?:[-_.]?(?:alpha|a|beta|b|preview|pre|c|rc|post|rev|r|dev)[-_.]?[0-9]*)*"
+    r"(?:[-_.]?(?:alpha|a|beta|b|preview|pre|c|rc|post|rev|r|dev)[-_.]?[0-9]*|-[0-9]+)*+"
     r"(?:\+[0-9a-z._-]+)?",
     re.ASCII | re.IGNORECASE,
 )
-"""A version as Python packages have it (PEP 440), without an epoch, and with a minor number."""
+"""A version as Python packages have it (PEP 440), without an epoch, and with a minor number.
+
+A peer may state any text, and suffixes can be split in many ways: "rc" is also "r" and "c". The possessive
+quantifier ``*+`` tries only the first way, with the longest words. No other way matches more.
+"""
 
 
 def stated_version(host_version: str | None) -> str:

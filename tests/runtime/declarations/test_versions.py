@@ -10,6 +10,7 @@ from distributedlog.runtime.declarations.versions import (
     UNREPORTED,
     UNREPORTED_TEXT,
     VERSION,
+    VERSION_CHARS_MAX,
     GatedFormat,
     Version,
     parse_version,
@@ -20,8 +21,9 @@ ROOT = Path(__file__).resolve().parents[3]
 PEP_440_SUFFIXES = (
     *("rc1", ".rc1", "-rc.1", "a1", "ALPHA2", "b3", "c4", "pre5", "preview6", ".dev0", "rc1.dev2"),
     *(".post1", "-rev2", "r3", ".3.4rc1.post2.dev3", "+local.7", ".0rc1+abc-1"),
+    *("-1", ".0-1", "rc1-2", ".0-1.dev3", ".0_post_1", "rc-1", "previewrevalphabeta"),
 )
-"""A pre-release has the formats of its release, so it counts as that release."""
+"""A pre-release or post-release has the formats of its release, so it counts as that release."""
 
 
 def test_version_is_that_of_the_package() -> None:
@@ -46,6 +48,13 @@ def test_stated_version_is_compared_by_major_and_minor_number(
     text: str, version: tuple[int, int]
 ) -> None:
     assert parse_version(text) == version
+
+
+@pytest.mark.parametrize("repeated", ["rc", ".a", "rev", ".preview", "-1", ".1", "+a", "_"])
+def test_long_text_that_is_almost_a_version_is_rejected_without_backtracking(repeated: str) -> None:
+    """A program with exponential backtracking does not return."""
+    text = "0.1" + repeated * 30
+    assert parse_version(text[: VERSION_CHARS_MAX - 1] + "!") == UNREPORTED
 
 
 def test_build_that_states_no_version_is_shown_as_the_oldest() -> None:
