@@ -47,7 +47,7 @@ NUMBER_MAX = (1 << 64) - 1
 TIME_MAX = 1 << 62
 SHOWN_CHARS = 60
 
-_SECONDS = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _HEAD = struct.Struct("<IIQQqQ")
 _KEYED = struct.Struct("<iI")
 _LENGTHS = struct.Struct("<II")

@@ -586,7 +586,9 @@ def test_a_record_without_headers_may_say_so(line: str) -> None:
     assert records.payloads == [b"a"]
 
 
-@pytest.mark.parametrize("text", ["", "nan", "-1", "31", "inf", "1_0", " 1", "\u0661", "0x1", "1s"])
+@pytest.mark.parametrize(
+    "text", ["", "nan", "-1", "31", "inf", "1_0", " 1", "\u0661", "0x1", "1s", "1" * 100_000 + "s"]
+)
 def test_a_text_that_is_no_number_of_seconds_is_refused(text: str) -> None:
     """`float` accepts more texts than a number of seconds has."""
     with pytest.raises(InvalidRequest):
