@@ -84,6 +84,21 @@ async def read_cluster_version(metadata: Metadata) -> ClusterVersion:
     return ClusterVersion() if item is None else ClusterVersion.decode(item.value)
 
 
+async def confirmed_cluster_version(metadata: Metadata) -> ClusterVersion:
+    """Return the version for which the cluster is finalized, for a decision that needs its key.
+
+    A leader of version 0.1 lets only operators read it. Then `read_cluster_version` returns 0.1, with which a
+    writer is on the safe side, and a downgrade is not.
+
+    Raises:
+        NotAllowed: The principal may not read the key.
+        CorruptData: The value is invalid.
+        UnsupportedFormat: A newer version wrote it.
+    """
+    item = await metadata.get(CLUSTER_VERSION_KEY)
+    return ClusterVersion() if item is None else ClusterVersion.decode(item.value)
+
+
 async def get_newer_key(metadata: Metadata, key: bytes) -> KeyValue | None:
     """Return a key that version 0.1 does not have, or None if it is absent.
 

@@ -104,14 +104,14 @@ def can_downgrade(settings: Settings, version: str) -> None:
     They cannot after the cluster was finalized for a newer one, because the data can have formats that the
     older version refuses. The exit code is 6 then. The command changes nothing.
     """
-    from ...metadata.model.cluster_version import read_cluster_version
+    from ...metadata.model.cluster_version import confirmed_cluster_version
     from ...runtime.declarations.versions import version_in
     from ..connection.cluster_connection import quorum, run_call
 
     target = version_in(version)
     if target is None:
         raise click.UsageError(f"{version!r} is not a version, such as 0.1")
-    stored = run_call(settings, "the version of the cluster", read_cluster_version, quorum)
+    stored = run_call(settings, "the version of the cluster", confirmed_cluster_version, quorum)
     is_possible = stored.finalized <= target
     if settings.json:
         emit(

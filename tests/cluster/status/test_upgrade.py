@@ -13,6 +13,7 @@ from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.metadata.model.cluster_version import (
     CLUSTER_VERSION_KEY,
     ClusterVersion,
+    confirmed_cluster_version,
     read_cluster_version,
 )
 from distributedlog.metadata.model.interface import MemberRole, MemberStatus
@@ -233,6 +234,15 @@ async def test_cluster_whose_leader_refuses_to_read_the_key_is_not_finalized() -
             return await super().get(key)
 
     assert await read_cluster_version(Older()) == ClusterVersion()
+    with pytest.raises(NotAllowed):  # it may be finalized, so a downgrade may lose data
+        await confirmed_cluster_version(Older())
+
+
+async def test_confirmed_version_of_the_cluster_is_that_of_the_key() -> None:
+    upgraded = await cluster()
+    assert await confirmed_cluster_version(upgraded) == ClusterVersion()
+    upgraded.finalize()
+    assert await confirmed_cluster_version(upgraded) == ClusterVersion(CURRENT)
 
 
 async def test_principal_without_rights_gets_the_refusal_and_not_an_older_version() -> None:
