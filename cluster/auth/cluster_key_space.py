@@ -40,6 +40,7 @@ from ...metadata.model.rights import (
     WRITE,
 )
 from ...proxy.membership.proxy_registration import PREFIX as PROXIES
+from ...runtime.declarations.versions import CURRENT
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ..coordination.cookie import decode_cookie
 from ..coordination.gc_hold import HOLD, RESTORES
@@ -244,7 +245,8 @@ def _rights_for_next_id(key: bytes, before: bytes | None, after: bytes | None) -
 def _rights_for_version(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """Allow only that the version of the cluster increases, or that an unreadable one is replaced.
 
-    No right allows a deletion, or a change of a record of a newer version.
+    The replacement is at least the version of this node, the leader, because it may not be lower than the
+    unreadable one. No right allows a deletion, or a change of a record of a newer version.
     """
     if after is None:
         return 0
@@ -252,7 +254,7 @@ def _rights_for_version(key: bytes, before: bytes | None, after: bytes | None) -
     try:
         old = ClusterVersion() if before is None else ClusterVersion.decode(before)
     except CorruptData:
-        return ADMIN
+        return ADMIN if new.finalized >= CURRENT else 0
     return ADMIN if new.finalized > old.finalized else 0
 
 

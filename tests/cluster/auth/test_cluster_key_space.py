@@ -124,6 +124,8 @@ def test_version_of_the_cluster_is_raised_by_administrators_and_audited() -> Non
     for before, after in ((older, older), (newer, older), (older, None), (b"unreadable", None)):
         assert row.write_rights(key, before, after) == 0
     assert row.write_rights(key, b"unreadable", older) == ADMIN, "an administrator can repair it"
+    lower = cluster_version.ClusterVersion(Version(0, 0)).encode()
+    assert row.write_rights(key, b"unreadable", lower) == 0, "the leader has a newer version"
     with pytest.raises(UnsupportedFormat):  # the record of a newer version is no damage
         row.write_rights(key, pack([cluster_version.FORMAT + 1, 0]), newer)
 
