@@ -34,15 +34,17 @@ unpatched = cache(run_mixed)
 
 
 def test_seeds_with_two_versions_keep_every_promise() -> None:
-    replies_to_older = refusals = 0
+    replies_to_older = refusals = offline = 0
     for run, workload, seed in ((LogRun, "log", 0), (LogRun, "log", 2), (ProxiedRun, "proxied", 1)):
         result = unpatched(run, seed)
         assert not result.failed, describe_failure(result, CHAOS_S, workload)
         replies_to_older += result.replies_to_older
         refusals += result.refusals
+        offline += result.offline_at_finalize
 
     assert replies_to_older > 0
     assert refusals > 0
+    assert offline > 0, "of seed 0: a bookie whose disk was replaced"
 
 
 def test_newer_form_of_a_reply_to_an_older_node_is_found() -> None:

@@ -86,6 +86,8 @@ class Result:
     """Raft replies to metadata nodes of the older version."""
     refusals: int = 0
     """Records that were refused until the upgrade was finalized (`GatedFormatClient`)."""
+    offline_at_finalize: int = 0
+    """Requests to decommission a bookie that was offline when the upgrade was finalized."""
 
     @property
     def failed(self) -> bool:
@@ -350,6 +352,7 @@ class LogRun(SeedRun):
             try:
                 for bookie in await bookies(namespace.metadata):
                     if not bookie["running"] and not bookie["draining"]:  # its disk was replaced
+                        self.result.offline_at_finalize += 1
                         await request_decommission(namespace.metadata, bookie["id"])
                 await finalize_upgrade(namespace.metadata, force=True)
                 await self._gated_formats.expect_permission(namespace)
