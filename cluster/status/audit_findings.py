@@ -13,6 +13,7 @@ from ...log.model.log_state import AUTO, GIVEN, LogState, stores_bool_last_txid
 from ...log.model.stored_settings import StoredSettings, infinite_options
 from ...log.model.txid_policy import policy_name
 from ...runtime.declarations.health_conditions import Severity
+from ...runtime.declarations.versions import UNREPORTED, Version
 from ...runtime.interfaces.host import Buffer
 
 
@@ -34,12 +35,16 @@ class FindingCode(enum.StrEnum):
 
 
 _DEGRADED, _INFO = Severity.DEGRADED, Severity.INFO
+_LAST_RESORT = (
+    "Run dlog metadata backup, and report this bug. Restore an older backup only as the last step: it undoes"
+    " all later changes of the cluster"
+)
 _KINDS: dict[FindingCode, tuple[Severity, str]] = {
-    FindingCode.RECORD_UNREADABLE: (_DEGRADED, "Restore a backup of the metadata"),
+    FindingCode.RECORD_UNREADABLE: (_DEGRADED, _LAST_RESORT),
     FindingCode.RECORD_UNSUPPORTED: (_DEGRADED, "Use the version of dlog that wrote it"),
     FindingCode.VERSION_UNREADABLE: (_DEGRADED, "Store it again with dlog cluster finalize"),
     FindingCode.INDEX_DIFFERS: (_DEGRADED, "Report this bug, with the output of dlog ledger show"),
-    FindingCode.LEDGER_MISSING: (_DEGRADED, "Restore a backup of the metadata"),
+    FindingCode.LEDGER_MISSING: (_DEGRADED, _LAST_RESORT),
     FindingCode.LEDGER_UNREFERENCED: (
         _DEGRADED,
         "Report this bug, with the output of dlog ledger show. The ledger uses disk space until then",
@@ -67,6 +72,11 @@ _KINDS: dict[FindingCode, tuple[Severity, str]] = {
     FindingCode.TXID_POLICIES_DIFFER: (_INFO, "Upgrade the clients that write to it"),
 }
 """For each code: its severity, and the next step of an operator."""
+_HARMLESS_SINCE: dict[FindingCode, Version] = {
+    FindingCode.TXID_BOOLEAN: Version(0, 2),
+    FindingCode.OPTION_INFINITE: Version(0, 2),
+}
+"""Findings about values that only older versions cannot read, with the first version that reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +90,31 @@ class AuditFinding:
     """The problem."""
     ledger: int | None = None
     """None if the object is not a ledger, and has no readable ledger ID."""
+    count: int = 1
+    """The number of objects. More than 1 only if they are not listed."""
+    record_step: str = ""
+    """The next step if the kind of the record has its own (`damaged_records.NEXT_STEPS`)."""
+    finalized: Version = UNREPORTED
+    """The version for which the cluster is finalized."""
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether each version that may run in this cluster reads the value."""
+        return self.code in _HARMLESS_SINCE and self.finalized >= _HARMLESS_SINCE[self.code]
 
     @property
     def severity(self) -> Severity:
         """`Severity.INFO` if the object stays usable without any action."""
-        return _KINDS[self.code][0]
+        return _INFO if self.is_harmless else _KINDS[self.code][0]
 
     @property
     def next_step(self) -> str:
         """The next step of an operator."""
-        return _KINDS[self.code][1]
+        if self.is_harmless:
+            return (
+                "No action is required: the cluster is finalized for a version that reads the value"
+            )
+        return self.record_step or _KINDS[self.code][1]
 
 
 def log_text(log_id: int, name: str = "") -> str:

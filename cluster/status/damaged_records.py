@@ -142,6 +142,23 @@ MANY_RECORDS: Mapping[bytes, Decode] = {
 
 ALL_RECORDS: Mapping[bytes, Decode] = {**FEW_RECORDS, **MANY_RECORDS}
 
+NEXT_STEPS: Mapping[bytes, str] = {
+    keys.BOOKIE_PREFIX: "Restart this bookie. It stores the record again",
+    PROXIES: "Restart this proxy. It stores the record again",
+    SEEN_PREFIX: (
+        "Do not stop this bookie until it has stored the record again, after its next write. Without the"
+        " record, it would start in the limbo state"
+    ),
+    keys.PLACEMENT: "Store the complete policy again with dlog placement",
+    REPAIR_SETTINGS: "Store the settings again with dlog repair config and dlog repair pause",
+}
+"""The next step for an unreadable record that a node or a command stores again, by the start of its key."""
+
+
+def next_step(key: bytes) -> str:
+    """Return the next step if this record is unreadable. "" if no node or command stores it again."""
+    return next((step for prefix, step in NEXT_STEPS.items() if key.startswith(prefix)), "")
+
 
 async def damaged_records(metadata: Metadata, *, include_many: bool = False) -> list[DamagedRecord]:
     """Return the unreadable records, at most `DAMAGED_MAX`.

@@ -28,13 +28,14 @@ from ...log.model.log_keys import (
 from ...log.model.log_state import LogState
 from ...log.model.segment_record import SegmentRecord, end_stores_bool_txid, stores_bool_txid
 from ...log.model.stored_settings import BIND_PREFIX, CONF_PREFIX
-from ...metadata.model.cluster_version import CLUSTER_VERSION_KEY
+from ...metadata.model.cluster_version import CLUSTER_VERSION_KEY, read_cluster_version
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import KeyValue
+from ...runtime.declarations.versions import UNREPORTED, Version
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ..repair.decommission import bookies_in_index
 from .audit_findings import AuditFinding, FindingCode, log_text, settings_findings, state_findings
-from .damaged_records import FEW_RECORDS
+from .damaged_records import FEW_RECORDS, next_step
 
 LOG_PREFIX = b"log/"
 FINDINGS_MAX = 1000
@@ -52,19 +53,30 @@ class ReferenceCheck:
         self.segments = 0
         self.entries = 0
         """Of the reverse index."""
+        self.findings: Counter[FindingCode] = Counter()
+        """The number of findings per code, including those that are not listed."""
 
     async def audit(self) -> AsyncIterator[AuditFinding]:
         """Yield the findings. One more finding per code has the number of those that are not listed."""
-        counts: Counter[FindingCode] = Counter()
+        counts = self.findings
+        finalized = await self._load_finalized()
         checks = (self._check_logs, self._check_settings, self._check_ledgers, self._check_others)
         for findings in (check() for check in checks):
             async for finding in findings:
                 counts[finding.code] += 1
                 if counts[finding.code] <= FINDINGS_MAX:
-                    yield finding
+                    yield replace(finding, finalized=finalized)
         for code, count in counts.items():
-            if count > FINDINGS_MAX:
-                yield AuditFinding(code, "other objects", f"{count - FINDINGS_MAX} more findings")
+            if (others := count - FINDINGS_MAX) > 0:
+                what = f"{others} more findings"
+                yield AuditFinding(code, "other objects", what, count=others, finalized=finalized)
+
+    async def _load_finalized(self) -> Version:
+        """Return the version for which the cluster is finalized, 0.1 if it is unreadable."""
+        try:
+            return (await read_cluster_version(self._metadata)).finalized
+        except (CorruptData, UnsupportedFormat):
+            return UNREPORTED  # `_check_others` reports it
 
     async def _check_ledgers(self) -> AsyncIterator[AuditFinding]:
         staged_or_replaced = await self._load_staged_or_replaced()
@@ -273,12 +285,12 @@ def _of_ledger(code: FindingCode, ledger_id: int, what: str) -> AuditFinding:
 
 
 def _unreadable(item: KeyValue, error: Exception) -> AuditFinding:
-    code = FindingCode.RECORD_UNREADABLE
+    code, step = FindingCode.RECORD_UNREADABLE, next_step(item.key)
     if isinstance(error, UnsupportedFormat):
-        code = FindingCode.RECORD_UNSUPPORTED
+        code, step = FindingCode.RECORD_UNSUPPORTED, ""
     elif item.key == CLUSTER_VERSION_KEY:
         code = FindingCode.VERSION_UNREADABLE
-    return AuditFinding(code, keys.printable_key(item.key), str(error))
+    return AuditFinding(code, keys.printable_key(item.key), str(error), record_step=step)
 
 
 def _ends_with_bool_txid(ledger: LedgerMetadata) -> bool:

@@ -375,7 +375,8 @@ def audit(settings: Settings) -> None:
 
     Ledgers, the index of bookies and the segments of logs must refer to each other. The command also lists
     records that cannot be read, and records of version 0.1 that need attention before an upgrade. Each
-    finding has a code, a severity, an object and a next step.
+    finding has a code, a severity, an object and a next step. At most 1000 findings per code are listed; one
+    more line has the number of the others, with --json as "count".
 
     The command changes nothing. It does not read positions, work queues and locks. The exit code is 6 if a
     finding has another severity than info. To list missing copies, use `dlog under-replicated`.
@@ -394,8 +395,17 @@ def audit(settings: Settings) -> None:
     problems = sum(finding.severity > Severity.INFO for finding in findings)
     if settings.json:
         for finding in findings:
-            severity = finding.severity.word
-            emit({**asdict(finding), "severity": severity, "next_step": finding.next_step})
+            emit(
+                {
+                    "code": finding.code,
+                    "where": finding.where,
+                    "what": finding.what,
+                    "ledger": finding.ledger,
+                    "count": finding.count,
+                    "severity": finding.severity.word,
+                    "next_step": finding.next_step,
+                }
+            )
     else:
         table(
             ("code", "severity", "object", "finding", "next step"),
@@ -407,7 +417,7 @@ def audit(settings: Settings) -> None:
         print(
             f"{plural(references.ledgers, 'ledger')}, {plural(references.segments, 'segment')},"
             f" {plural(references.entries, 'entry', 'entries')} of the index;"
-            f" findings: {len(findings) or 'none'}"
+            f" findings: {references.findings.total() or 'none'}"
         )
     if problems:
         raise ExitWithCode(NO)

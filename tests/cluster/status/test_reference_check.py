@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from distributedlog.cluster.coordination.repair_settings import REPAIR_SETTINGS
 from distributedlog.cluster.status import reference_check
 from distributedlog.cluster.status.audit_findings import AuditFinding, FindingCode
 from distributedlog.cluster.status.reference_check import ReferenceCheck
@@ -17,10 +18,12 @@ from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_record import SegmentEnd, SegmentRecord
 from distributedlog.log.model.stored_settings import bind_key, conf_key
 from distributedlog.log.segments.staged_ledgers import StagedLedger
-from distributedlog.metadata.model.cluster_version import CLUSTER_VERSION_KEY
+from distributedlog.metadata.model.cluster_version import CLUSTER_VERSION_KEY, ClusterVersion
 from distributedlog.metadata.model.interface import RangePage
 from distributedlog.metadata.model.transaction import Delete, KeyValue, Put, Transaction
+from distributedlog.proxy.membership.proxy_registration import PREFIX as PROXIES
 from distributedlog.runtime.declarations.health_conditions import Severity
+from distributedlog.runtime.declarations.versions import CURRENT, UNREPORTED
 from distributedlog.runtime.protocol.frames import pack, unpack
 from tests.metadata.local_metadata import LocalMetadata
 
@@ -266,13 +269,16 @@ async def test_findings_of_one_code_are_limited_and_the_others_are_counted(
         await older.put_log(log_id, f"l{log_id}", unordered=True)
     await _do(older.metadata, Put(state_key(9), b"junk"))
 
-    findings = await _findings(older.metadata)
+    references = ReferenceCheck(older.metadata)
+    findings = [one async for one in references.audit()]
 
+    assert references.findings.total() == sum(one.count for one in findings) == 6
     assert [one.code for one in findings] == [
         *[FindingCode.TXIDS_UNSEARCHABLE] * 3,
         FindingCode.RECORD_UNREADABLE,
         FindingCode.TXIDS_UNSEARCHABLE,
     ]
+    assert [one.count for one in findings] == [1, 1, 1, 1, 2]
     assert findings[-1].what == "2 more findings"
 
 
@@ -281,6 +287,57 @@ def test_every_code_has_a_severity_and_a_next_step() -> None:
         finding = AuditFinding(code, "ledger 1", "is wrong")
         assert finding.severity in (Severity.INFO, Severity.DEGRADED)
         assert finding.next_step
+
+
+async def test_next_step_of_an_unreadable_record_depends_on_the_kind_of_its_key() -> None:
+    """A program or a command stores most kinds again. No step starts with restoring a backup."""
+    steps = {
+        keys.bookie_key("b1"): "Restart this bookie",
+        PROXIES + b"p1": "Restart this proxy",
+        keys.sync_point_key("b1"): "Do not stop this bookie",
+        keys.PLACEMENT: "Store the complete policy again",
+        REPAIR_SETTINGS: "Store the settings again",
+        keys.ledger_key(7): "Run dlog metadata backup",
+        state_key(7): "Run dlog metadata backup",
+        conf_key(7): "Run dlog metadata backup",
+        bind_key("prod"): "Run dlog metadata backup",
+    }
+    metadata = LocalMetadata()
+    await _do(metadata, *(Put(key, b"junk") for key in steps))
+
+    found = {one.where: one.next_step for one in await _findings(metadata)}
+
+    assert len(found) == len(steps)
+    for key, step in steps.items():
+        assert found[keys.printable_key(key)].startswith(step), key
+    missing = AuditFinding(FindingCode.LEDGER_MISSING, "ledger 7", "does not exist")
+    assert missing.next_step == found[keys.printable_key(keys.ledger_key(7))]
+
+
+@pytest.mark.parametrize(
+    ("stored", "severity"),
+    [
+        (None, Severity.DEGRADED),
+        (ClusterVersion(UNREPORTED).encode(), Severity.DEGRADED),
+        (b"junk", Severity.DEGRADED),
+        (ClusterVersion(CURRENT).encode(), Severity.INFO),
+    ],
+    ids=["absent", "0.1", "unreadable", "current"],
+)
+async def test_values_that_only_version_0_1_cannot_read_are_information_after_the_upgrade(
+    stored: bytes | None, severity: Severity
+) -> None:
+    older = Older()
+    if stored is not None:
+        await _do(older.metadata, Put(CLUSTER_VERSION_KEY, stored))
+    await older.put_log(8, "orders", last_txid=True)
+    await older.put(bind_key("prod"), SETTINGS, hold_max_s=float("inf"))
+
+    findings = {one.code: one for one in await _findings(older.metadata)}
+
+    for code in (FindingCode.TXID_BOOLEAN, FindingCode.OPTION_INFINITE):
+        assert findings[code].severity == severity
+        assert ("No action" in findings[code].next_step) == (severity == Severity.INFO)
 
 
 class Changing(LocalMetadata):
