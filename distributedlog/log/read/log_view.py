@@ -118,7 +118,8 @@ class LogView:
     # --- counts at positions ----------------------------------------------------------------------
 
     async def totals_before(self, dlsn: DLSN) -> PositionTotals:
-        """Return the totals before a position of this log, including the slots before it."""
+        """Return the totals before a position of this log, including the records of its entry before its
+        slot."""
         record = self._find_segment(dlsn.segment)
         if record is None:  # before the first or after the last one
             if dlsn.segment < self.state.first_segment:
@@ -130,7 +131,11 @@ class LogView:
         entry_totals = await self._totals_before_entry(
             record, min(dlsn.entry, record.last_entry + 1)
         )
-        return PositionTotals(entry_totals.sequence_id + dlsn.slot, entry_totals.segment_bytes)
+        sequence_id = entry_totals.sequence_id
+        if dlsn.slot:  # a DLSN need not be that of a record, so its entry can have fewer records
+            entry_end = await self._totals_before_entry(record, dlsn.entry + 1)
+            sequence_id = min(sequence_id + dlsn.slot, entry_end.sequence_id)
+        return PositionTotals(sequence_id, entry_totals.segment_bytes)
 
     async def totals_between(self, start: DLSN, end: DLSN) -> tuple[int, int]:
         """Return the number of records and the entry bytes from ``start`` to ``end``."""

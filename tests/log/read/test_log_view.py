@@ -106,3 +106,19 @@ async def test_counts_shares_and_searches_meet_what_a_scan_meets(
             found = DLSN(place.segment, place.entry, txid - starts[place])
             assert await view.first_with_txid(txid) == found
         assert await view.first_with_txid(records) == view.end
+
+
+async def test_a_slot_after_the_records_of_its_entry_counts_no_others(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        await fill(ns, [2, 3], [4])
+        view = await seen(ns)
+        for slot, before in ((0, 0), (1, 1), (2, 2), (3, 2), (1000, 2)):
+            assert (await view.totals_before(DLSN(1, 0, slot))).sequence_id == before
+        assert (await view.totals_before(DLSN(1, 1, 1000))).sequence_id == 5
+        assert (await view.totals_before(DLSN(1, 2, 1000))).sequence_id == 5
+        assert (await view.totals_between(DLSN(1, 0, 1000), view.end))[0] == 7
+        assert await view.time_at(DLSN(1, 0, 1000)) == await view.time_at(DLSN(1, 1, 0))
+        assert await view.time_at(DLSN(1, 1, 1000)) == await view.time_at(DLSN(2, 0, 0))
+        assert await view.time_at(DLSN(2, 0, 1000)) is None
