@@ -263,6 +263,7 @@ class ReadCursor:
     """
 
     __slots__ = (
+        "__weakref__",
         "_background",
         "_closed",
         "_columns",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
 from types import TracebackType
+from weakref import WeakMethod
 
 import trio
 
@@ -54,7 +55,7 @@ class LogReader:
         self._columns: Columns | None = None
         self._turn_bytes = 0
         self._records: Iterator[LogRecord] = iter(())
-        self._buffered: Callable[[], Sequence[Columns]] = list
+        self._buffered: WeakMethod[Callable[[], Sequence[Columns]]] | None = None
         queue.meters.add_reader(self._lag)
 
     def __repr__(self) -> str:
@@ -221,9 +222,10 @@ class LogReader:
         """Include entries in the lag that were returned to another API variant, but not to the program.
 
         Args:
-            buffered: Returns these entries, in order. Any thread may call it.
+            buffered: A method that returns these entries, in order. Any thread may call it. Its object can be
+                freed before this reader, which keeps no reference to it.
         """
-        self._buffered = buffered
+        self._buffered = WeakMethod(buffered)
 
     def __aiter__(self) -> "LogReader":
         return self
@@ -355,7 +357,9 @@ class LogReader:
 
     def _lag(self) -> list[ReaderLag]:
         """Return the lag for metrics. Any thread may call it."""
-        unreturned, columns = self._buffered(), self._columns
+        buffered = None if self._buffered is None else self._buffered()
+        unreturned = () if buffered is None else buffered()
+        columns = self._columns
         count = 0 if columns is None else min(length_hint(self._records), columns.count)
         if columns is not None and count:
             unreturned = [columns.cut(columns.count - count, columns.count)]

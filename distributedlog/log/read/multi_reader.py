@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Literal
+from weakref import WeakMethod
 
 import trio
 
@@ -160,7 +161,7 @@ class MultiReader:
         """The IDs of the logs that are read or being opened."""
         self._renamed_while_opening: dict[int, str] = {}
         """The new names of logs that were renamed while they were being opened."""
-        self._buffered: Callable[[], Sequence[Item]] = list
+        self._buffered: WeakMethod[Callable[[], Sequence[Item]]] | None = None
         context.meters.add_reader(self._lag)
 
     # --- for the caller ---------------------------------------------------------------------------
@@ -228,9 +229,10 @@ class MultiReader:
         """Include entries in the lag that were returned to another API variant, but not to the program.
 
         Args:
-            buffered: Returns these items, in order. Any thread may call it.
+            buffered: A method that returns these items, in order. Any thread may call it. Its object can be
+                freed before this reader, which keeps no reference to it.
         """
-        self._buffered = buffered
+        self._buffered = WeakMethod(buffered)
 
     @property
     def positions(self) -> dict[str, Position]:
@@ -279,7 +281,8 @@ class MultiReader:
     def _lag(self) -> list[ReaderLag]:
         """Return the lag in each log, for metrics. Any thread may call it."""
         unreturned: dict[str, list[Columns]] = {}
-        for item in self._buffered():
+        buffered = None if self._buffered is None else self._buffered()
+        for item in () if buffered is None else buffered():
             if isinstance(item, LogBatch):
                 unreturned.setdefault(item.incarnation, []).append(item.columns)
         queues = [member.queue for member in self._members.copy()]

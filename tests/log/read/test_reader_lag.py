@@ -11,11 +11,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.record import LogRecord
+from distributedlog.log.format.record import Columns, LogRecord
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.read.multi_reader import LogBatch
 from distributedlog.log.services.log_metrics import register, unregister
 from distributedlog.log.write.log_writer import LogWriter
+from distributedlog.runtime.schedule.background_loop import Background
+from distributedlog.thread_bridge import Inbox, ReadCursor
 from tests.log.conftest import World
 from tests.log.read.test_log_view import fill
 
@@ -218,11 +220,33 @@ async def test_entries_that_an_api_variant_buffers_are_unread(
                 await trio.sleep(1)
                 buffered = await reader.read_columns_many()
                 assert (len(buffered), lag(ns)) == (10, 0)
-                reader.count_buffered(lambda: buffered)
+                inbox = Inbox[Columns]()
+                inbox.items.extend(buffered)
+                reader.count_buffered(inbox.to_list)
                 assert lag(ns) == 10
-                del buffered[:4]
+                for _ in range(4):
+                    inbox.items.popleft()
                 assert lag(ns) == 6
                 assert lag(ns, "bytes") == 6 * 32
+
+
+async def test_a_dropped_reader_of_an_api_variant_is_freed_at_once(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Without the garbage collector, which a program may have disabled."""
+    async with world.process() as ns:
+        async with ns.open_log("l").open_writer() as writer:
+            await write(writer, 10)
+        cursor = ReadCursor(Background("never started"), await ns.open_log("l").open_reader())
+        await cursor.fetch(1)
+        assert lag(ns) == 10
+        gc.disable()
+        try:
+            del cursor
+            assert lag(ns) == 0
+            assert not ns.context.meters.open_readers
+        finally:
+            gc.enable()
 
 
 async def test_namespaces_of_one_path_show_the_largest_lag(
