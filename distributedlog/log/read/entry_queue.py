@@ -76,6 +76,8 @@ class EntryQueue:
         """Whether the queue ended at the end of a sealed log."""
         self.error: DistributedLogError | None = None
         """The error that ended the queue. It is raised after the queued entries."""
+        self._dropped = False
+        """Whether the queued entries were dropped, because the reader does not return them."""
         self.last_entry_at = trio.current_time()
         """The time of the last entry, control entries included, or the time when the reader was opened or
         was last full."""
@@ -130,7 +132,7 @@ class EntryQueue:
             stop: Called at each `close` and `fail`, because no more entries are needed.
             on_capacity: Called after each `pop_entry` that leaves at least half of the capacity free.
             unfetched: Returns the records after the queued ones. Any thread may call it. None if the source
-                has no information about them.
+                has no information about them. The reader then has no lag in the metrics.
         """
         self._last_response, self._stop_source, self._on_capacity = last_response, stop, on_capacity
         self._unfetched = unfetched
@@ -186,11 +188,15 @@ class EntryQueue:
             unreturned: The entries that were taken and not returned to the program, and parts of entries, in
                 order.
         Returns:
-            One lag, or an empty list after the end and for a reader that stops before the end of the log.
+            One lag, or an empty list for a closed reader and for one that stops before the end of the log.
+            If the source has no information about the end, the list is empty, because a sum of the queued
+            entries would look as if the reader was near the end.
         """
-        if self.ended or self.last_dlsn is not None:
+        if self._unfetched is None or self.last_dlsn is not None:
             return []
-        unfetched = ReaderLag(0, 0, 0) if self._unfetched is None else self._unfetched()
+        if self._dropped or isinstance(self.error, AlreadyClosed):
+            return []
+        unfetched = ReaderLag(0, 0, 0) if self.ended else self._unfetched()
         records, size = unfetched.records, self.buffered_bytes + unfetched.bytes
         size += sum(columns.held_bytes for columns in unreturned)
         since_ms = max(self.last_time_ms, unfetched.since_ms)
@@ -219,6 +225,7 @@ class EntryQueue:
     def _stop(self, error: DistributedLogError) -> None:
         if self._stop_source is not None:
             self._stop_source()
+        self._dropped = True
         self.end(error)
         self.entries.clear()
         self.buffered_bytes = 0

@@ -16,6 +16,7 @@ from distributedlog.log.namespace import Namespace
 from distributedlog.log.read.multi_reader import LogBatch
 from distributedlog.log.services.log_metrics import register, unregister
 from distributedlog.log.write.log_writer import LogWriter
+from distributedlog.runtime.interfaces.errors import CorruptData, EndOfStream
 from distributedlog.runtime.schedule.background_loop import Background
 from distributedlog.thread_bridge import Inbox, ReadCursor
 from tests.log.conftest import World
@@ -106,6 +107,45 @@ async def test_entries_that_are_not_fetched_count_in_the_open_segment(
                     assert lag(ns) == 100 - number
                     await reader.read_next()
                 assert lag(ns) == lag(ns, "bytes") == lag(ns, "seconds") == 0
+
+
+async def test_the_last_records_of_a_sealed_log_are_unread(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            await write(writer, 10)
+        await log.seal()
+        reader = await log.open_reader()
+        for unread in range(10, 0, -1):
+            await trio.sleep(1)
+            assert lag(ns) == unread
+            assert lag(ns, "bytes") == pytest.approx(unread * 32, rel=0.1)
+            await reader.read_next()
+        with pytest.raises(EndOfStream):
+            await reader.read_next()
+        assert lag(ns) == lag(ns, "bytes") == lag(ns, "seconds") == 0
+
+
+async def test_records_before_an_error_are_unread_until_the_reader_is_closed(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            await writer.write_bulk([LogRecord(payload=bytes(20)) for _ in range(5)])
+            await write(writer, 5)
+        (ledger_id,) = world.ledgers.stores
+        world.ledgers.broken[ledger_id, 3] = "lost"
+        async with log.open_reader() as reader:
+            await trio.sleep(1)
+            assert lag(ns) == 7
+            await reader.read_next()
+            assert lag(ns) == 6
+        assert lag(ns) == lag(ns, "seconds") == 0
+        with pytest.raises(CorruptData):
+            await reader.read_bulk(20)
 
 
 async def test_the_open_segment_counts_soon_for_a_reader_of_older_ones(
