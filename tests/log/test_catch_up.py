@@ -112,6 +112,21 @@ async def test_what_is_fetched_and_not_taken_is_bounded(
         assert len(set(turns)) >= 3
 
 
+async def test_a_parallel_read_does_not_hide_the_lag(
+    world: World, autojump_clock: MockClock, turns: list[int]
+) -> None:
+    async with world.process(**OPTIONS) as ns:
+        log, writer = await a_log(ns)
+        async with log.open_reader() as reader:
+            for taken in range(RECORDS):
+                if taken >= RECORDS // 2:  # in the open segment
+                    lag = ns.metrics.snapshot()["dlog_client_reader_lag_records"]
+                    assert lag == RECORDS - taken
+                await reader.read_next()
+        assert len(set(turns)) >= 3, "it was read from several bookies"
+        await writer.aclose()
+
+
 @pytest.mark.parametrize("waits", [True, False], ids=["for its bookie", "for nobody"])
 async def test_only_who_waits_for_one_bookie_asks_several(
     world: World,

@@ -114,13 +114,15 @@ class Fetcher:
         self._segment_ledger_id = 0
         """The ledger from which the present segment is read."""
         self._segment: SegmentRecord | None = None
-        """The record of the segment that was entered last."""
+        """The record of the segment that was entered last, or that is being opened."""
+        self._last_known = (0, -1)
+        """The greatest known readable entry: its segment and ID. It is kept while no ledger is open."""
         self._record_bytes = 0.0
         """The mean size of a record in the segment that was read last, with the overhead of its entry."""
         self._left_tail_ms = 0
         """The clock when the last wait at the end of the log ended. Entries that followed are newer."""
-        self._end_sequence_id = 0
-        """The number of records up to the end of the log, as of the last `_look_up_end`."""
+        self._opened_ms, self._end_sequence_id = context.clock_ms(), 0
+        """The number of records up to the end of the log, as of the last lookup or snapshot."""
         self._end_requested = False
         """Whether the lag was measured while the end of the log was not known."""
         self._end_lookup_at = -inf
@@ -178,6 +180,7 @@ class Fetcher:
         backoff = Backoff()
         while not self.queue.ended:
             position_before = (self._segment_number, self._next_entry)
+            self._start_end_lookup()
             try:
                 try:
                     if self._parallel_read:
@@ -216,7 +219,7 @@ class Fetcher:
                 self.queue.end()
                 return
             record = found_record
-            self._segment_ledger_id = record.ledger_id
+            self._segment_ledger_id, self._segment = record.ledger_id, record
             ledger = await open_segment(self._ledgers, record)
         if self.queue.next_sequence_id is None and self._next_entry == 0:
             self.queue.next_sequence_id = record.start_sequence_id
@@ -233,6 +236,7 @@ class Fetcher:
             if not (self.queue.ended or self._parallel_read) and self._proves_drained(next_segment):
                 next_segment, self._next_segment = None, next_segment
         finally:
+            self._last_known = max(self._last_known, (number, ledger.lac))
             self._last_response_at, self._ledger = self._latest_response_at(), None
             ledger.close()
             if next_segment is not None:
@@ -395,6 +399,7 @@ class Fetcher:
             first=self._segment_number,
             limit=PARALLEL_READ_SEGMENTS,
         )
+        self._end_sequence_id = max(self._end_sequence_id, snapshot.end_sequence_id)
         ranges = []
         for segment in snapshot.segments:
             first = (
@@ -478,27 +483,41 @@ class Fetcher:
         """Return the records that are known to exist and not fetched. Any thread may call it.
 
         Their number is exact in closed segments. In the open one, it is the number of entries up to the last
-        known LAC, times the mean number of records per entry. While older segments are read, the open one
-        counts as of the last lookup, which this call requests.
+        known LAC, times the mean number of records per entry. While older segments are read, or the open one
+        has no ledger, the end counts as of the last lookup, which this call requests.
         """
-        state, queue = self._state_watch.state, self.queue
-        segment, ledger = self._segment, self._ledger
+        state, queue, number = self._state_watch.state, self.queue, self._segment_number
+        segment, ledger, next_entry = self._segment, self._ledger, self._next_entry
+        if segment is None or segment.segment != number:
+            segment = None
+        lac = self._last_known[1] if self._last_known[0] == number else -1
+        if segment is not None and segment.closed:
+            lac = segment.last_user_entry
+        elif ledger is not None:
+            lac = max(lac, ledger.lac)
+        entries = max(0, lac + 1 - next_entry)
         fetched = queue.next_sequence_id
         if fetched is None:
             fetched = queue.start_sequence_id
-        if queue.is_at_tail or fetched is None:
-            return ReaderLag(0, 0, self._left_tail_ms)
-        records = self._end_sequence_id - fetched
-        if self._segment_number < state.first_open_segment:
-            records = max(records, state.next_sequence_id - fetched)
+        is_open = number >= state.first_open_segment
+        if not is_open or ledger is None:
             self._end_requested = bool(state.in_progress)
-        elif ledger is not None and segment is not None:
-            fetched_entries, fetched_records = self._next_entry, fetched - segment.start_sequence_id
-            records_per_entry = fetched_records / fetched_entries if fetched_entries else 1.0
-            entries = ledger.lac + 1 - fetched_entries
-            records = max(records, ceil(entries * records_per_entry))
+        if fetched is None:
+            # Nothing was received, so the sequence ID is not known. Each entry has at least one record.
+            records = entries
+            if segment is not None and segment.closed:
+                records += (
+                    max(self._end_sequence_id, state.next_sequence_id) - segment.end_sequence_id
+                )
+        else:
+            records = max(self._end_sequence_id, state.next_sequence_id) - fetched
+            if is_open and segment is not None:
+                fetched_records = fetched - segment.start_sequence_id
+                records_per_entry = fetched_records / next_entry if next_entry else 1.0
+                records = max(records, ceil(entries * records_per_entry))
         records = max(0, records)
-        return ReaderLag(records, int(records * self._record_bytes), self._left_tail_ms)
+        since_ms = self._left_tail_ms or (0 if queue.last_time_ms else self._opened_ms)
+        return ReaderLag(records, int(records * self._record_bytes), since_ms)
 
     def _record_mean_size(self, record: SegmentRecord, last_read: SegmentEntry) -> None:
         """Store the mean size of the records up to an entry. Called once per read request."""
@@ -507,7 +526,10 @@ class Fetcher:
             self._record_bytes = last_read.length_so_far / records
 
     def _start_end_lookup(self) -> None:
-        """Look up the end of the log, if `_unfetched` has requested it. Called once per read request."""
+        """Look up the end of the log, if `_unfetched` has requested it.
+
+        Called once per read request, and before each attempt to read a segment.
+        """
         if self._end_requested and trio.current_time() >= self._end_lookup_at:
             assert self._nursery is not None, "segments are read by `run`"
             self._end_requested, self._end_lookup_at = False, inf
@@ -517,6 +539,7 @@ class Fetcher:
         try:
             meter = await lag_meter(self._context.metadata, self._ledgers, self._state_watch)
             self._end_sequence_id = max(self._end_sequence_id, meter.end_sequence_id)
+            self._last_known = max(self._last_known, (meter.end.segment, meter.end.entry - 1))
         except DistributedLogError as error:
             log.debug('log "%s": its end is unknown to metrics: %s', self._name, error)
         finally:

@@ -101,7 +101,7 @@ METRICS = (
         "dlog_client_reader_lag_seconds",
         "gauge",
         "reader_lag_seconds",
-        "Largest age of the oldest unread record of an open reader. 0 before the first one and at the end.",
+        "Largest age of the oldest unread record of an open reader. Before its first one: since its opening.",
         "below the delay that the program tolerates",
         "the program, its network or the bookies are too slow",
         is_maximum=True,

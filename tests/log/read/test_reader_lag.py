@@ -16,10 +16,11 @@ from distributedlog.log.namespace import Namespace
 from distributedlog.log.read.multi_reader import LogBatch
 from distributedlog.log.services.log_metrics import register, unregister
 from distributedlog.log.write.log_writer import LogWriter
-from distributedlog.runtime.interfaces.errors import CorruptData, EndOfStream
+from distributedlog.runtime.interfaces.errors import ConnectionLost, CorruptData, EndOfStream
 from distributedlog.runtime.schedule.background_loop import Background
 from distributedlog.thread_bridge import Inbox, ReadCursor
 from tests.log.conftest import World
+from tests.log.model_ledger import ModelReader
 from tests.log.read.test_log_view import fill
 
 READER_OPTIONS: dict[str, Any] = {"read_ahead_bytes": 400, "read_bytes": 200}
@@ -37,6 +38,23 @@ async def write(writer: LogWriter, count: int) -> None:
     for _ in range(count):
         await writer.write(LogRecord(payload=bytes(20)))
     await writer.commit()
+
+
+def let_only_lookups_open_ledgers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader itself receives an error that it retries, except for the first ledger."""
+    original, first = world.ledgers.open, min(world.ledgers.stores)
+
+    async def open_in_lookup(ledger_id: int, *, replica_offset: int = 0) -> Any:
+        is_lookup = "_look_up_end" in trio.lowlevel.current_task().name
+        if not is_lookup and ledger_id != first:
+            raise ConnectionLost("the script")
+        return await original(ledger_id, replica_offset=replica_offset)
+
+    monkeypatch.setattr(world.ledgers, "open", open_in_lookup)
+
+
+async def lose_connection(*_: Any, **__: Any) -> Any:
+    raise ConnectionLost("the script")
 
 
 async def test_unread_records_are_counted_until_the_reader_returns_them(
@@ -107,6 +125,80 @@ async def test_entries_that_are_not_fetched_count_in_the_open_segment(
                     assert lag(ns) == 100 - number
                     await reader.read_next()
                 assert lag(ns) == lag(ns, "bytes") == lag(ns, "seconds") == 0
+
+
+async def test_the_lag_does_not_change_while_reads_fail(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.process(**READER_OPTIONS) as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer, log.open_reader() as reader:
+            await write(writer, 100)
+            await reader.read_bulk(10, wait_s=1)
+            monkeypatch.setattr(ModelReader, "read", lose_connection)
+            left = 90 - len(await reader.read_bulk(50, wait_s=1))
+            assert left > 0
+            for _ in range(200):
+                assert lag(ns) == left
+                assert lag(ns, "seconds") > 0
+                await trio.sleep(0.05)
+
+
+async def test_the_end_is_looked_up_while_the_open_segment_cannot_be_opened(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        await fill(ns, [1] * 10)
+        let_only_lookups_open_ledgers(world, monkeypatch)
+        async with log.open_writer() as writer:
+            await write(writer, 30)
+            async with log.open_reader() as reader:
+                await reader.read_bulk(10)
+                await trio.sleep(1)
+                lag(ns)
+                await trio.sleep(10)
+                assert lag(ns) == 30
+
+
+async def test_the_end_is_looked_up_after_an_error_at_the_end_of_the_log(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        await fill(ns, [1])
+        async with log.open_writer() as writer, log.open_reader() as reader:
+            await write(writer, 10)
+            await reader.read_bulk(11, wait_s=1)
+            monkeypatch.setattr(ModelReader, "wait", lose_connection)
+            let_only_lookups_open_ledgers(world, monkeypatch)
+            await trio.sleep(5)
+            assert lag(ns) == 0
+            await write(writer, 20)
+            await trio.sleep(
+                20
+            )  # a lookup that found the end before the write is not repeated sooner
+            assert lag(ns) == 20
+            assert 20 <= lag(ns, "seconds") < 30
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("dlsn", [DLSN(1, 20, 0), None])
+async def test_a_reader_that_receives_nothing_has_a_lag_since_its_opening(
+    world: World, autojump_clock: MockClock, dlsn: DLSN | None, is_closed: bool
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        writer = await log.open_writer()
+        await write(writer, 100)
+        if is_closed:
+            await writer.aclose()
+        async with log.open_reader(dlsn=dlsn):
+            world.ledgers.read_s = 1000.0
+            await trio.sleep(7)
+            assert lag(ns) == (80 if dlsn else 100)
+            assert lag(ns, "seconds") == pytest.approx(7, abs=0.1)
+        await writer.abort()
 
 
 async def test_the_last_records_of_a_sealed_log_are_unread(
