@@ -579,14 +579,8 @@ class WriteBuffer:
         size_bytes = content_bytes(content) + RECORD_COLUMN_BYTES
         if type(content) is KeyedContent:
             await self.writer.sequenced_writer.permit_keyed()
-        async with self._fifo_lock:
-            while True:
-                chunk_and_slot = await self._run_step(partial(self.append, record))
-                if chunk_and_slot is not None:
-                    return chunk_and_slot
-                await self._wait_until_allowed(
-                    lambda: self._reserve_for_append(1, lambda _: size_bytes)
-                )
+        append = partial(self.append, record)
+        return await self._append_when_allowed(append, 1, lambda _: size_bytes)
 
     async def append_many_when_capacity(
         self, bulk: BufferedBulk, validated: ValidatedBatch, start: int
@@ -601,20 +595,20 @@ class WriteBuffer:
             except DistributedLogError as error:
                 bulk.add_refused(start, error)
                 return validated.record_count
-        async with self._fifo_lock:
-            append = partial(self.append_many, bulk, validated, start)
-            while (stop := await self._run_step(append)) == start:
-                try:
-                    await self._wait_until_allowed(
-                        lambda: self._reserve_for_append(
-                            validated.record_count - start,
-                            lambda number: validated.entry_bytes(start, start + number),
-                        )
-                    )
-                except TooBusy as error:
-                    bulk.add_refused(start, error)
-                    return validated.record_count
-        return stop
+
+        def append() -> int | None:
+            stop = self.append_many(bulk, validated, start)
+            return None if stop == start else stop
+
+        try:
+            return await self._append_when_allowed(
+                append,
+                validated.record_count - start,
+                lambda number: validated.entry_bytes(start, start + number),
+            )
+        except TooBusy as error:
+            bulk.add_refused(start, error)
+            return validated.record_count
 
     async def submit_packed(
         self,
@@ -643,7 +637,7 @@ class WriteBuffer:
                 )
             )
 
-        return await self._call_with_capacity(records, size_bytes, submit)
+        return await self._call_with_capacity(records, size_bytes, submit, is_durable=False)
 
     async def submit_set(self, records: Sequence[LogRecord | Buffer]) -> BufferedBulk:
         """Call `LogWriter.submit_set` in the event loop, after the earlier records are submitted.
@@ -658,7 +652,7 @@ class WriteBuffer:
         async def submit() -> BufferedBulk:
             return self._wrap_unbuffered(await self.writer.submit_set(records))
 
-        return await self._call_with_capacity(record_count, size_bytes, submit)
+        return await self._call_with_capacity(record_count, size_bytes, submit, is_durable=False)
 
     async def write_frame(
         self,
@@ -677,13 +671,16 @@ class WriteBuffer:
             record_count,
             size_bytes,
             lambda: self.writer.write_frame(sequence, records, expect=expect),
+            is_durable=True,
         )
 
     async def write_after(self, expect: DLSN, record: LogRecord | Buffer) -> DLSN:
         """Call `LogWriter.write` with ``expect`` in the event loop, as `write_frame` does."""
         await self._wait_submitted()
         return await self._call_with_capacity(
-            *_capacity_for([record]), lambda: self.writer.write(record, expect=expect)
+            *_capacity_for([record]),
+            lambda: self.writer.write(record, expect=expect),
+            is_durable=True,
         )
 
     async def _wait_submitted(self) -> None:
@@ -703,24 +700,27 @@ class WriteBuffer:
             return False  # the writer raises it
 
     async def _call_with_capacity(
-        self, records: int, size_bytes: int, call: Callable[[], Awaitable[T]]
+        self, records: int, size_bytes: int, call: Callable[[], Awaitable[T]], *, is_durable: bool
     ) -> T:
         """Call a method of the writer when there is capacity for records that have no chunk.
 
-        Records that the writer refuses are not charged to the log's rates. Raises `TooBusy` if ``at_limit``
-        is "reject".
+        Records that are certainly not stored are not charged to the log's rates. Raises `TooBusy` if
+        ``at_limit`` is "reject".
 
         Args:
             records: The number of records. 0 if the writer will store none of them.
             size_bytes: Their bytes, as counted in an entry.
+            is_durable: Whether the method returns when the records are durable. They may be stored if it is
+                cancelled. Otherwise it returns when they are accepted, and accepts none if it is cancelled.
         """
         if size_bytes > SUBMIT_BYTES_MAX:
             records = 0  # the writer refuses them
         is_over = await self._reserve_when_capacity(records, size_bytes) if records else False
         try:
             return await call()
-        except DistributedLogError as error:
-            if error.definite and records:
+        except BaseException as error:
+            is_definite = isinstance(error, DistributedLogError) and error.definite
+            if records and (is_definite or not is_durable):
                 self._send_queue.throttle.refund(records, size_bytes, is_over=is_over)
             raise
         finally:
@@ -904,32 +904,95 @@ class WriteBuffer:
             raise
         send_queue.budget_share.cancel_request()
 
+    async def _append_when_allowed(
+        self, append: Callable[[], T | None], records: int, bytes_of: Callable[[int], int]
+    ) -> T:
+        """Call ``append`` when there is capacity, after the calls that wait already.
+
+        Args:
+            append: Appends under the mutex. It returns None if there is no capacity.
+            records: The greatest number of records that it appends.
+            bytes_of: Returns the bytes of that many of them.
+        Raises:
+            TooBusy: As for `_wait_until_allowed`.
+            DistributedLogError: As for ``append``.
+        """
+        appended: T | None = None
+
+        def try_append() -> tuple[float, int]:
+            nonlocal appended
+            appended, wait_s, needed_bytes = self._reserve_and_append(append, records, bytes_of)
+            return wait_s, needed_bytes
+
+        async with self._fifo_lock:
+            while appended is None:
+                await self._wait_until_allowed(try_append)
+                if appended is None:  # the writer has ended, and this call raises its error
+                    appended = await self._run_step(append)
+        return appended
+
+    def _reserve_and_append(
+        self, append: Callable[[], T | None], records: int, bytes_of: Callable[[int], int]
+    ) -> tuple[T | None, float, int]:
+        """Append, if necessary with newly reserved capacity. A step of `_append_when_allowed`.
+
+        Because this is one step, no other call can use the capacity or make a transaction ID too low after
+        the charge. A cancelled call has charged nothing.
+
+        Returns:
+            The result of ``append``, the time to wait, and the bytes to request from the memory budget.
+        """
+        appended = append()
+        if appended is not None:
+            return appended, 0.0, 0
+        self._may_be_in_step = True  # `append` has reset it
+        throttle = self._send_queue.throttle
+        over_rate = throttle.over_rate
+        reserved, wait_s, needed_bytes = self._reserve_for_append(records, bytes_of)
+        if not reserved:
+            return None, wait_s, needed_bytes
+        chunk = self._chunk
+        record_count, size_bytes = len(chunk.records) >> 1, chunk.bytes
+        try:
+            return append(), 0.0, 0
+        finally:
+            unused = reserved - (len(chunk.records) >> 1) + record_count
+            if unused > 0:  # `append` refused records, or stopped at the first with a key
+                unused_bytes = bytes_of(reserved) - chunk.bytes + size_bytes
+                throttle.refund(unused, unused_bytes, is_over=throttle.over_rate > over_rate)
+                self._may_be_in_step = True
+                self._revoke_grant()
+
+    @uninterrupted
+    def _revoke_grant(self) -> None:
+        """Take back the bytes that were granted with a charge, and were not used."""
+        self._grant(0)
+
     @uninterrupted
     def _reserve_for_append(
         self, records: int, bytes_of: Callable[[int], int]
-    ) -> tuple[float, int]:
-        """Reserve capacity to append ``records`` records now, or some of them (see `_wait_until_allowed`)."""
+    ) -> tuple[int, float, int]:
+        """Reserve capacity to append ``records`` records now, or some of them.
+
+        Returns:
+            The number of records. 0 if there is no capacity, with the time to wait, and the bytes to request
+            from the process's memory budget.
+        """
         send_queue = self._send_queue
         used_bytes = self._submitting_bytes + self._chunk.bytes
         while True:
             size_bytes = bytes_of(records)
-            fits = used_bytes + size_bytes <= BUFFER_BYTES_MAX or not used_bytes
-            if fits:
-                wait_s = float("inf")
+            wait_s, needed_bytes = float("inf"), 0  # the event loop is about to submit the chunk
+            if used_bytes + size_bytes <= BUFFER_BYTES_MAX or not used_bytes:
                 needed_bytes = send_queue.unacked_bytes + used_bytes + size_bytes
-                fits = send_queue.budget_share.try_reserve(needed_bytes)
-                if fits:
+                if send_queue.budget_share.try_reserve(needed_bytes):
+                    needed_bytes = 0
                     wait_s = send_queue.throttle.charge(records, size_bytes, divisible=True)
                 if wait_s <= 0:
                     self._grant(size_bytes)
-                    return 0.0, 0
-            else:
-                wait_s, needed_bytes = (
-                    float("inf"),
-                    0,
-                )  # the event loop is about to submit the chunk
+                    return records, 0.0, 0
             if records == 1:
-                return wait_s, 0 if fits else needed_bytes
+                return 0, wait_s, needed_bytes
             records //= 2
 
     def _reserve_unbuffered(self, records: int, size_bytes: int) -> tuple[float, int]:

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.record import LogRecord
+from distributedlog.log.format.record import KeyedRecord, LogRecord, split_columns
 from distributedlog.log.limits.memory_budget import FREE_BYTES, STEP_BYTES, MemoryBudget
 from distributedlog.log.limits.write_throttle import Rate
 from distributedlog.log.write.entry_batch import PendingBulk
@@ -523,7 +523,7 @@ async def put(buffer: WriteBuffer, record: LogRecord) -> Any:
     return buffer.append(record) or await buffer.append_when_capacity(record)
 
 
-async def put_many(buffer: WriteBuffer, txids: list[int], payloads: list[bytes]) -> PendingBulk:
+async def put_many(buffer: WriteBuffer, txids: Any, payloads: list[Any]) -> PendingBulk:
     """As the faces' ``submit_columns``; waits for the outcomes."""
     bulk, taken = buffer.validate_many(txids, payloads)
     at = 0
@@ -698,6 +698,114 @@ async def test_buffer_does_not_charge_refused_records_to_the_rate(
         for _ in range(9):
             await put(buffer, LogRecord(payload=b""))
         await buffer.aclose()
+
+
+async def strict_buffer(ns: Any) -> WriteBuffer:
+    """A buffer of a strict log whose rate is available in full."""
+    await ns.create_log("l", txids="strict")
+    buffer = await buffered(ns, "l")
+    await put(buffer, rec(30))
+    await trio.sleep(1)
+    return buffer
+
+
+async def assert_full_rate(buffer: WriteBuffer) -> None:
+    """Check, a second after the last record, that ten records are within the rate, and an eleventh is not."""
+    began = trio.current_time()
+    for _ in range(10):
+        await put(buffer, LogRecord(payload=b""))
+    assert (trio.current_time(), buffer.writer.over_rate) == (began, 0)
+    await put(buffer, LogRecord(payload=b""))
+    assert trio.current_time() >= began + 0.09 or buffer.writer.over_rate == 1
+    await buffer.aclose()
+
+
+async def test_buffer_does_not_charge_a_record_that_another_call_made_too_low(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Its transaction ID is in order when it begins to wait for the rate."""
+    async with world.process(records_per_s_max=10) as ns:
+        buffer = await strict_buffer(ns)
+        for _ in range(9):
+            await put(buffer, rec(30))
+        last = await buffer.commit()
+        assert last is not None
+        world.ledgers.held = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(buffer.write_after, last, rec(50))
+            await trio.sleep(0.01)
+            nursery.start_soon(refuse_out_of_order, buffer)
+            await trio.sleep(0.01)
+            world.ledgers.release()
+
+        await trio.sleep(1)
+        await assert_full_rate(buffer)
+
+
+async def refuse_out_of_order(buffer: WriteBuffer) -> None:
+    with pytest.raises(TransactionIdOutOfOrder):
+        await put(buffer, rec(40, bytes(1000)))
+
+
+@pytest.mark.parametrize(("policy", "pause_s"), [("wait", 1), ("count", 1), ("count", 0)])
+async def test_buffer_does_not_charge_records_of_a_bulk_that_another_call_made_too_low(
+    world: World, autojump_clock: MockClock, policy: str, pause_s: int
+) -> None:
+    """Meanwhile the writer's queue is full. When it accepts a chunk again, unused capacity is freed."""
+    limits: dict[str, Any] = {"records_per_s_max": 10, "in_flight_bytes_max": 1}
+    async with world.process(**limits, at_limit=policy) as ns:
+        buffer = await strict_buffer(ns)
+        bulk, validated = buffer.validate_many([None, *[40] * 11], [b""] * 12)
+        world.ledgers.held = True
+        await buffer.submit_set([rec(50)] * 6)
+        await buffer.writer.flush()
+        await put(buffer, rec(51))
+        await trio.sleep(pause_s)
+        assert buffer.append_many(bulk, validated, 0) == 0
+
+        assert await buffer.append_many_when_capacity(bulk, validated, 0) == 12
+
+        outcomes = bulk.writer_bulk().known_outcomes()
+        assert type(outcomes[0]) is TransactionIdOutOfOrder
+        assert buffer.writer.over_rate == 0
+        world.ledgers.release()
+        await buffer.commit()
+        await trio.sleep(1 - pause_s)
+        await assert_full_rate(buffer)
+
+
+async def test_buffer_charges_only_the_records_before_the_first_key(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """The records from the key on wait for a change of the log's state, and are charged afterwards."""
+    async with world.process(records_per_s_max=10) as ns:
+        buffer = await strict_buffer(ns)
+        records = [*[rec(60)] * 3, *[KeyedRecord(60, b"", b"key")] * 5]
+        began = trio.current_time()
+        await put_many(buffer, *split_columns(records))
+        for _ in range(2):
+            await put(buffer, LogRecord(payload=b""))
+        assert trio.current_time() - began < 0.1
+        await buffer.aclose()
+
+
+async def test_buffer_does_not_charge_a_cancelled_set(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """The writer's queue is full, so it accepts nothing before the call is cancelled."""
+    async with world.process(records_per_s_max=10, in_flight_bytes_max=1) as ns:
+        buffer = await strict_buffer(ns)
+        world.ledgers.held = True
+        await put(buffer, LogRecord(payload=b"first"))
+        await buffer.flush()
+        await trio.sleep(1)
+        with trio.move_on_after(0.01) as scope:
+            await buffer.submit_set([rec(50)] * 8)
+        assert scope.cancelled_caught
+        world.ledgers.release()
+        await buffer.commit()
+
+        await assert_full_rate(buffer)
 
 
 async def test_buffer_does_not_charge_repeated_frames_to_the_rate(
