@@ -21,3 +21,12 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 def make_environment(tmp_path: Path, build: Build) -> Callable[[], Environment]:
     """Return a function that makes an environment with the dependencies of the wheel."""
     return lambda: Environment(tmp_path / "environment", required(build.wheel))
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory, build: Build) -> Environment:
+    """Make one environment with the wheel, for tests that change no file of it, or copy it."""
+    folder = tmp_path_factory.mktemp("installed") / "environment"
+    environment = Environment(folder, required(build.wheel))
+    environment.install(build.wheel)
+    return environment

@@ -42,6 +42,12 @@ def environment(make_environment: Callable[[], Environment]) -> Environment:
     return make_environment()
 
 
+@pytest.fixture
+def changed(installed: Environment, tmp_path: Path) -> Environment:
+    """A copy of the environment with the wheel, which the test may change."""
+    return installed.copy(tmp_path / "changed")
+
+
 def assert_works(environment: Environment) -> None:
     done = run(environment.dlog, "--version")
     assert (done.stdout, done.stderr) == (f"dlog {VERSION}\n", "")
@@ -71,18 +77,17 @@ def test_packages_of_our_names_that_were_installed_before_change_nothing(
 
 
 def test_package_that_replaced_our_modules_is_named_with_the_commands_that_restore_them(
-    environment: Environment, build: Build, foreign_package: Path
+    changed: Environment, build: Build, foreign_package: Path
 ) -> None:
-    environment.install(build.wheel)
-    environment.install(foreign_package)
+    changed.install(foreign_package)
 
-    line = one_line_of(run(environment.dlog, "--version", check=False))
+    line = one_line_of(run(changed.dlog, "--version", check=False))
 
     assert f"the package distributedlog 0.0.2 replaced files of {NAME}" in line
     assert "distributedlog/__init__.py" in line
-    assert f"{environment.python} -m pip uninstall --yes distributedlog && " in line
+    assert f"{changed.python} -m pip uninstall --yes distributedlog && " in line
     assert line.endswith(
-        f"{environment.python} -m pip install --force-reinstall --no-deps {build.wheel}"
+        f"{changed.python} -m pip install --force-reinstall --no-deps {build.wheel}"
     )
 
 
@@ -105,36 +110,34 @@ def test_removal_of_our_modules_is_reported_and_the_printed_command_restores_the
 
 
 def test_package_of_our_command_that_was_installed_later_is_named_by_the_launcher(
-    environment: Environment, build: Build, foreign_command: Path
+    changed: Environment, build: Build, foreign_command: Path
 ) -> None:
     """The command is the other package's. The launcher has a name of its own, and still runs ours."""
-    environment.install(build.wheel)
-    environment.install(foreign_command)
+    changed.install(foreign_command)
 
-    assert run(environment.dlog).stdout == "an easy log\n"
-    done = run(environment.python, *RUN_LAUNCHER, "--version", cwd=build.wheel.parent)
+    assert run(changed.dlog).stdout == "an easy log\n"
+    done = run(changed.python, *RUN_LAUNCHER, "--version", cwd=build.wheel.parent)
 
     assert done.stdout == f"dlog {VERSION}\n"
     [line] = done.stderr.splitlines()
     assert line.startswith(f"dlog: note: the package dlog 1.0.5 replaced files of {NAME} (")
-    assert f"{environment.python} -m pip uninstall --yes dlog && " in line
+    assert f"{changed.python} -m pip uninstall --yes dlog && " in line
 
 
 def test_package_of_any_other_name_that_replaced_our_modules_is_named(
-    environment: Environment, build: Build, tmp_path: Path
+    changed: Environment, tmp_path: Path
 ) -> None:
     files = {"distributedlog/__init__.py": "", "distributedlog/uri.py": "raise OSError('foreign')"}
-    environment.install(build.wheel)
-    environment.install(make_wheel(tmp_path, "log-tools", "3.1", files))
+    changed.install(make_wheel(tmp_path, "log-tools", "3.1", files))
 
-    line = one_line_of(run(environment.dlog, "--version", check=False))
+    line = one_line_of(run(changed.dlog, "--version", check=False))
 
     assert f"the package log-tools 3.1 replaced files of {NAME}" in line
     assert "and 1 more" in line
 
 
 def test_package_in_an_earlier_folder_of_the_path_is_named(
-    environment: Environment, build: Build, foreign_package: Path, tmp_path: Path
+    installed: Environment, foreign_package: Path, tmp_path: Path
 ) -> None:
     """A user's own folder of packages, or PYTHONPATH, hides ours without a change to any file."""
     import zipfile
@@ -142,24 +145,19 @@ def test_package_in_an_earlier_folder_of_the_path_is_named(
     hiding = tmp_path / "hiding"
     with zipfile.ZipFile(foreign_package) as archive:
         archive.extractall(hiding)
-    environment.install(build.wheel)
 
-    done = run(environment.dlog, "--version", check=False, PYTHONPATH=str(hiding))
+    done = run(installed.dlog, "--version", check=False, PYTHONPATH=str(hiding))
 
     line = one_line_of(done)
     assert f"the package distributedlog 0.0.2 hides {NAME}: {hiding / 'distributedlog'}" in line
 
 
-def test_modules_that_fail_for_another_reason_keep_their_error(
-    environment: Environment, build: Build
-) -> None:
+def test_modules_that_fail_for_another_reason_keep_their_error(installed: Environment) -> None:
     """A missing dependency is not taken for a foreign package."""
-    environment.install(build.wheel)
-
     program = (
         "import sys; sys.modules['click'] = None; import distributedlog_launcher as d; d.main()"
     )
-    done = run(environment.python, "-c", program, check=False)
+    done = run(installed.python, "-c", program, check=False)
 
     assert done.returncode == 1
     assert "import of click halted" in done.stderr
