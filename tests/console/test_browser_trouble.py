@@ -91,7 +91,9 @@ async def _many_logs(uri: str) -> None:
 def test_what_is_wrong_is_named_first_with_what_to_type(
     chromium: Any, troubled: tuple[Cluster, str]
 ) -> None:
-    with let_in(chromium, troubled[1], viewport={"width": 1200, "height": 900}) as page:
+    with let_in(
+        chromium, troubled[1], troubled=True, viewport={"width": 1200, "height": 900}
+    ) as page:
         page.wait_for_selector("tr:has-text('bookie2'):has-text('◒ limbo')")
         assert page.locator("h1").inner_text() == "▲ NOT healthy: degraded"
         said = texts(page, ".verdict li")
@@ -116,7 +118,7 @@ def test_what_is_wrong_is_named_first_with_what_to_type(
 
 
 def test_work_says_what_waits_and_for_whom(chromium: Any, troubled: tuple[Cluster, str]) -> None:
-    with let_in(chromium, troubled[1]) as page:
+    with let_in(chromium, troubled[1], troubled=True) as page:
         go(page, troubled[1], "work")
         page.wait_for_selector("h3:has-text('bookie3'):has-text('ledgers need it')")
         assert "no bookie can take its place" in texts(page, "main td")
@@ -127,7 +129,7 @@ def test_work_says_what_waits_and_for_whom(chromium: Any, troubled: tuple[Cluste
 def test_ten_thousand_logs_are_found_by_their_names(
     chromium: Any, troubled: tuple[Cluster, str]
 ) -> None:
-    with let_in(chromium, troubled[1]) as page:
+    with let_in(chromium, troubled[1], troubled=True) as page:
         go(page, troubled[1], "logs")
         page.wait_for_selector(f"text={LOGS_SHOWN} shown")
         assert page.locator("tbody tr").count() == LOGS_SHOWN
@@ -140,7 +142,7 @@ def test_ten_thousand_logs_are_found_by_their_names(
 
 
 def test_the_quorum(chromium: Any, troubled: tuple[Cluster, str]) -> None:
-    with let_in(chromium, troubled[1]) as page:
+    with let_in(chromium, troubled[1], troubled=True) as page:
         go(page, troubled[1], "quorum")
         page.wait_for_selector(".tile.good:has-text('1'):has-text('can be stopped')")
         assert page.locator("tbody tr:has-text('★ leader')").count() == 1
@@ -152,7 +154,7 @@ def test_nothing_of_it_shuts_anybody_out(
 ) -> None:
     """axe finds nothing; and nothing is wider than a telephone."""
     link = troubled[1]
-    with let_in(chromium, link, color_scheme=scheme) as page:
+    with let_in(chromium, link, troubled=True, color_scheme=scheme) as page:
         for where in ("cluster", "logs", "work", "quorum", "log?name=orders/eu", "log?name=audit"):
             go(page, link, where)
             for summary in page.locator("summary").all():
@@ -168,7 +170,7 @@ def test_a_bookie_whose_name_is_markup(chromium: Any, troubled: tuple[Cluster, s
     """H257: whoever reaches the metadata may have put it there. The last test, for it stays."""
     cluster, link = troubled
     trio.run(_hostile_bookie, cluster.uri)
-    with let_in(chromium, link) as page:
+    with let_in(chromium, link, troubled=True) as page:
         page.wait_for_selector("tbody th:has-text('onerror')")
         assert HOSTILE in texts(page, "tbody th")
         assert HOSTILE in texts(page, ".verdict li")
