@@ -64,7 +64,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--tier: {error}") from None
     option = config.option
     if getattr(option, "numprocesses", 0) is None and not _selected(config) and not option.usepdb:
-        option.numprocesses = len(os.sched_getaffinity(0)) * tiers.workers_per_core(_wanted(config))
+        option.numprocesses = tiers.workers(_wanted(config), len(os.sched_getaffinity(0)))
         option.loadscopereorder = False
 
 

@@ -70,9 +70,15 @@ def check(tiers: str) -> None:
         raise ValueError(f"unknown tier {', '.join(unknown)}: choose from {', '.join(known)}")
 
 
-def workers_per_core(tiers: str) -> int:
-    """Return how many tests run at once per core. Tests of real processes wait more than they compute."""
-    return 3 if tiers == "processes" else 1
+def workers(tiers: str, cores: int) -> int:
+    """Return how many tests run at once.
+
+    Tests of real processes wait more than they compute, units and extras a fifth of their time. Seeds and
+    properties only compute.
+    """
+    if tiers == "processes":
+        return 3 * cores
+    return cores if tiers in ("seeds", "properties") else cores + cores // 2
 
 
 def place(node_id: str) -> int:
