@@ -3,7 +3,7 @@
     conf/repair    usually absent
 
 The repair leader reads the record with each observation of the bookies. During a pause, it moves no ledgers
-off lost or leaving bookies. Missing entries of running bookies are still copied, because a rolling restart
+off lost or draining bookies. Missing entries of running bookies are still copied, because a rolling restart
 waits for them. The pause ends by the leader's clock, without an action. Its stored end is computed by the
 clock of the client that requests it, because no reply of a node has the time. Versions without this record
 ignore it.
@@ -18,11 +18,7 @@ from ...metadata.model.cluster_version import get_newer_key
 from ...metadata.model.interface import Metadata
 from ...metadata.model.transaction import Compare, Delete, Put, Transaction
 from ...runtime.declarations.options import DURATION_S_MAX
-from ...runtime.interfaces.errors import (
-    CorruptData,
-    InvalidRequest,
-    UnsupportedFormat,
-)
+from ...runtime.interfaces.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import (

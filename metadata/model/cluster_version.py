@@ -4,7 +4,8 @@
 
 The version never decreases. A new cluster has its own version from its start (`version_guard.py`). In a
 cluster of version 0.1 the key is absent until `dlog cluster finalize` creates it. A node whose version is
-lower does not serve in that cluster. The audit record has the time and the principal of the change.
+lower does not serve in that cluster. With authorization, the audit log has the time and the principal of the
+change.
 
 A client reads the key when it is about to write a format that an older version refuses for the first time in
 a log, and not before. This costs nothing per record, and needs no watch.

@@ -112,7 +112,7 @@ function numbers(state) {
 }
 
 function bookies(state) {
-  const columns = [["Name of the node. Its address, rack and version are below.", "name"], ["up, read-only, draining (decommissioned), offline (not registered), unavailable (registered, but without an answer), limbo or slow disk.", "state"],
+  const columns = [["Name of the node. Its address, its rack if it has one, and its version are below.", "name"], ["up, read-only, draining (decommissioned), offline (not registered), unavailable (registered, but without an answer), limbo or slow disk.", "state"],
     ["Used part of the disk.", "disk"], ["Ledgers of which the bookie stores entries. For an offline bookie: ledgers that lack its copies.", "ledgers", "number"],
     ["Ledgers in limbo state: the bookie cannot prove that it has all of their entries.", "limbo", "number"], ["Ledgers with corrupt entries.", "corrupt", "number"],
     ["99 of 100 syncs of the journal in the last 30 s were not slower.", "sync p99", "number"], ["The longest delay of a timer in the last minute.", "loop lag", "number"],
@@ -132,7 +132,7 @@ export function named(one) {
   return [visible(one.label ?? one.name), where ? h("div", { class: "muted small" }, where) : null];
 }
 
-const PROXY_COLUMNS = [["Name of the node. Its address, rack and version are below.", "name"], ["Write proxies append records, read proxies send them.", "kind"],
+const PROXY_COLUMNS = [["Name of the node. Its address, its rack if it has one, and its version are below.", "name"], ["Write proxies append records, read proxies send them.", "kind"],
   ["up, draining or unavailable.", "state"], ["Logs that the proxy writes or sends.", "logs", "number"], ["Open connections of clients.", "connections", "number"],
   ["Records accepted or sent per second.", "records", "number"], ["Bytes sent per second.", "out", "number"]];
 
@@ -144,7 +144,7 @@ function proxies(state) {
   }), "");
 }
 
-const MEMBER_COLUMNS = [["Name of the node. Its address, rack and version are below.", "name"], ["Role in the Raft quorum: leader, follower, learner or unreachable.", "role"],
+const MEMBER_COLUMNS = [["Name of the node. Its address, its rack if it has one, and its version are below.", "name"], ["Role in the Raft quorum: leader, follower, learner or unreachable.", "role"],
   ["Number of the election.", "term", "number"], ["Changes that this node has not applied yet.", "behind", "number"], ["Seconds since the last answer to the console.", "last answer", "number"]];
 
 export function role_of(one) {
