@@ -254,11 +254,15 @@ def imports(nodes: Sequence[ast.AST]) -> Iterator[str]:
             yield node.module
 
 
-def own_imports(nodes: Sequence[ast.AST], path: Path) -> Iterator[Path]:
+@cache
+def own_imports(path: Path) -> Sequence[Path]:
     """The files of the product that a module imports."""
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.level:
-            yield from imported_files(node, path)
+    return [
+        file
+        for node in nodes_of(path)
+        if isinstance(node, ast.ImportFrom) and node.level
+        for file in imported_files(node, path)
+    ]
 
 
 def layer_of(part: str) -> int:
@@ -275,7 +279,7 @@ def test_parts_import_only_downward_and_relatively() -> None:
         for name in imports(nodes):
             if name.split(".")[0] in {"distributedlog", *PARTS} and path not in BY_FULL_NAME:
                 wrong.append(f"{path}: absolute import of {name}")
-        for file in own_imports(nodes, ROOT / path):
+        for file in own_imports(ROOT / path):
             target = part_of(file)
             if target == part or (path, target) in LAZY_UPWARD:
                 continue
@@ -366,7 +370,7 @@ def test_pure_modules_are_there_and_stay_pure(part: str) -> None:
             for name in imports(nodes):
                 if name.split(".")[0] in (WORLD | {"trio"}) - {"datetime"}:
                     wrong.append(f"{path}: imports {name}")
-            for file in own_imports(nodes, ROOT / path):
+            for file in own_imports(ROOT / path):
                 if shown(file) not in PURE | NOT_WORLD and file.name != "__init__.py":
                     wrong.append(f"{path}: imports {shown(file)}, which is not pure")
     assert wrong == []
@@ -408,7 +412,6 @@ def test_a_name_is_imported_from_the_module_that_defines_it() -> None:
 # --- circles --------------------------------------------------------------------------------------
 
 
-@cache
 def modules(part: str) -> dict[str, Sequence[ast.AST]]:
     """The nodes of a part's trees, by path from the root."""
     files = sorted((ROOT / "tests").rglob("*.py")) if part == "tests" else files_of(part)
@@ -417,7 +420,7 @@ def modules(part: str) -> dict[str, Sequence[ast.AST]]:
 
 def known_by(name: str, nodes: Sequence[ast.AST], there: set[str]) -> set[str]:
     """The modules of its own part that a module imports, anywhere in it and for whatever reason."""
-    return {shown(path) for path in own_imports(nodes, ROOT / name)} & there - {name}
+    return {shown(path) for path in own_imports(ROOT / name)} & there - {name}
 
 
 def circles(graph: dict[str, set[str]]) -> list[frozenset[str]]:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,14 +56,20 @@ def test_the_docstring_of_a_part_that_tells_its_files_tells_all(part: str) -> No
     assert untold == [] or not any(any(PARTS[part].rglob(one)) for one in named if "*" not in one)
 
 
+@cache
+def names_of_modules() -> set[str]:
+    """Return the names of all Python files of product, tests, docs and examples."""
+    known = {path.name for part in ("distributedlog", *PARTS) for path in files_of(part)}
+    folders = [ROOT / name for name in ("tests", "docs", "examples")]
+    known |= {path.name for folder in folders for path in folder.rglob("*.py")}
+    return known | {path.name for path in ROOT.glob("*.py")}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_documents_name_files_that_are_there(document: str) -> None:
     """A name without a folder may be anywhere in the tree."""
     text = (ROOT / document).read_text()
-    known = {path.name for part in ("distributedlog", *PARTS) for path in files_of(part)}
-    folders = [ROOT / name for name in ("tests", "docs", "examples")]
-    known |= {path.name for folder in folders for path in folder.rglob("*.py")}
-    known |= {path.name for path in ROOT.glob("*.py")}
+    known = names_of_modules()
     of_users = document in USERS or document.startswith(USER_FOLDERS)
 
     gone = [
