@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -106,10 +106,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = sorted(kept, key=lambda item: tiers.place(item.nodeid)) if left_out else kept
 
 
-def pytest_collection_finish() -> None:
-    """Exempt the collected tests from garbage collection, or each collection walks a million objects."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without garbage collection, which would walk a million objects again and again.
+
+    It took half of the time of a start. What was collected lives to the end, and is exempt from then on.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
