@@ -19,7 +19,7 @@ from distributedlog.testing.sim.raft.raft_world import RaftWorld, run_seeds
 
 from .transcript import run_transcript
 
-SEEDS = int(os.environ.get("DLOG_RAFT_SEEDS", "2000"))
+SEEDS = int(os.environ.get("DLOG_RAFT_SEEDS", "1000"))
 SCENARIOS = Path(__file__).parent / "scenarios"
 
 FOUND_WITHIN = 600

@@ -312,7 +312,7 @@ KEEP: Patch = (WorkFailures, "keep_running", planted_cluster.keep_without_contai
     ("patches", "start", "by"),
     [
         ([KEEP], 0, "Injected: "),
-        (planted_cluster.CONTAINED_CORE, 4, "continues after an unexpected"),
+        (planted_cluster.CONTAINED_CORE, 6, "continues after an unexpected"),
     ],
     ids=["too little is contained", "the core of Raft is contained"],
 )
