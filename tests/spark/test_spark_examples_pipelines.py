@@ -272,6 +272,7 @@ def test_an_audit_sees_what_no_log_should_ever_do(
     assert not asked({1: row(0)})["no record is missing or there twice"].good
 
 
+@pytest.mark.campaigns
 def test_an_audit_runs_as_a_program(spark: Any, held: Held) -> None:
     """As a user types it: a master, a session of its own, exit code 1 for what it finds."""
     program = ROOT / "examples" / "spark" / "audit.py"

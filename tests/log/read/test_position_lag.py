@@ -69,7 +69,7 @@ async def test_age_of_a_lag_is_that_of_the_first_unread_record(
         if has_roll:
             await writer.aclose()
             writer = await log.open_writer()
-        await trio.sleep(3600)
+        await trio.sleep(600)
         assert (await (await meter(namespace, cache)).lag(position, 0)).seconds == 0
         for txid in (2, 3):
             await writer.write(LogRecord(txid, b"unread"))
