@@ -91,9 +91,6 @@ class TailPolls:
             if now < self._entry_poll_behind_at:
                 next_call_at = self._entry_poll_behind_at
             elif self._entry_poll is not None:
-                self._preferred_bookie = (
-                    self._next_bookie(bookies, self._entry_poll.bookie, now) or ""
-                )
                 self._cancel_poll(self._entry_poll, now + LONG_POLL_S)
         if self._entry_poll is None:
             del self.pushed_entries[: self._count_pushed_through(previous_lac)]
