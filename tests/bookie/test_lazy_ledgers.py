@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Awaitable, Callable
 from itertools import product
+from typing import Any
 
 import pytest
 import trio
@@ -209,6 +210,25 @@ async def test_an_add_that_waits_for_its_sync_is_found_by_whoever_asks(
         await again.all_acked()
 
         assert store.stats.duplicates == 1
+
+
+async def test_only_an_unknown_ledger_that_nobody_uses_is_forgotten(autojump_clock: Clock) -> None:
+    """Its streams and polls keep the object: with a second one, a fence would not reach them."""
+    async with running(CutDisk(), FEW) as store:
+        ledgers = store.ledgers
+        await add_acked(store, 7)
+        ledgers.get_or_make(8).stream_count = 1
+        poll: Any = object()
+        ledgers.get_or_make(9).long_polls.append(poll)
+        held = {ledger: ledgers.get_loaded(ledger) for ledger in (7, 8, 9)}
+        ledgers.get_or_make(10)
+
+        for ledger in (7, 8, 9, 10):
+            ledgers.release_if_unused(ledgers.get_or_make(ledger))
+
+        assert {ledger: ledgers.get_loaded(ledger) for ledger in (7, 8, 9)} == held
+        assert ledgers.get_loaded(10) is None
+        ledgers.get_or_make(9).long_polls.clear()
 
 
 Ask = Callable[[BookieStore], Awaitable[object]]
