@@ -161,6 +161,20 @@ def test_the_help_of_what_asks_no_cluster_shows_no_uri(capsys: pytest.CaptureFix
     }
 
 
+def test_a_default_in_a_help_text_is_the_default() -> None:
+    """A number. Where the flag has none of its own, the code that is called has it."""
+    stated, wrong = 0, []
+    for path, one in COMMANDS:
+        for option in one.params:
+            number = re.search(r"\(default (\d+)", getattr(option, "help", None) or "")
+            if number and isinstance(option.default, int | float):
+                stated += 1
+                if option.default != int(number[1]):
+                    wrong.append(f"{path} {option.opts[0]}: {option.default}, not {number[1]}")
+    assert wrong == []
+    assert stated > 10
+
+
 def test_a_flag_of_a_cluster_is_taken_where_no_help_shows_it() -> None:
     """One set of flags, or of variables, does for all commands of a script."""
     assert run(["--uri", "distributedlog://h:1/n", "completion", "bash", "--timeout", "3"]) == 0
