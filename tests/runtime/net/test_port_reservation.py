@@ -1,6 +1,7 @@
 """A port that is held has nobody else, and who is told of it listens there."""
 
 import os
+import socket
 
 import pytest
 import trio
@@ -8,7 +9,7 @@ import trio
 from distributedlog.runtime.interfaces.errors import AddressInUse, ConnectionLost
 from distributedlog.runtime.interfaces.host import Address
 from distributedlog.runtime.net import tcp
-from distributedlog.runtime.net.port_reservation import ReservedPorts
+from distributedlog.runtime.net.port_reservation import ReservedPorts, is_listened_on
 
 
 async def _free() -> Address:
@@ -67,3 +68,22 @@ def test_a_forked_child_holds_nothing() -> None:
     for descriptor in (there, say, wait, end):
         os.close(descriptor)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_port_is_listened_on_while_somebody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        assert is_listened_on(address)
+
+    assert not is_listened_on(address)
+
+
+def test_a_connection_to_itself_is_no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may choose the very port that is asked for as the own port of the connection."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        address = sock.getsockname()
+        sock.connect(address)
+        monkeypatch.setattr(socket, "create_connection", lambda *_, **__: sock)
+
+        assert not is_listened_on(address)
