@@ -404,13 +404,17 @@ async def test_what_has_the_fewest_copies_comes_first_and_of_that_the_smallest()
     assert [(job.priority, job.ledger_id) for job in jobs] == [(0, 3), (2, 5), (2, 4), (2, 1)]
 
 
-async def test_a_lost_bookies_entries_are_copied_and_then_the_record_is_swapped() -> None:
+async def test_a_lost_bookies_entries_are_copied_and_then_the_record_is_swapped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Inv. 28, and the reverse index with it."""
     async with world("b1", "b2", "b3", "b4") as w:
         await _stored(w, 50)
         lost = await _without_b3(w)
 
         assert list(lost.liveness.lost_bookies) == ["b3"]
+        (reported,) = [line for line in caplog.messages if "copied to other bookies" in line]
+        assert reported.startswith("bookie b3 ")
         assert await lost.drain("b3")
 
         assert (await w.record()).bookies() == ("b1", "b2", "b4")

@@ -21,6 +21,7 @@ from distributedlog.cluster.process.http_server import (
     REQUEST_S,
     NodePage,
     as_page,
+    header_bytes,
     is_allowed_host,
     serve_http,
 )
@@ -251,3 +252,11 @@ async def test_who_says_nothing_makes_room_for_who_asks(
         assert (await _asked(dial, b"GET /health HTTP/1.0\r\n\r\n"))[0] == 200
         for connection in idle:
             connection.close()
+
+
+def test_headers_count_with_their_separators() -> None:
+    """As on the wire: ``name: value`` and the end of the line."""
+    assert header_bytes([]) == 0
+    assert header_bytes([(b"host", b"node1"), (b"accept", b"*/*")]) == len(
+        b"host: node1\r\naccept: */*\r\n"
+    )
