@@ -110,7 +110,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection() -> Generator[None, object, object]:
     """Collect tests without garbage collection, which would walk a million objects again and again.
 
-    It took half of the time of a start. What was collected lives to the end, and is exempt from then on.
+    It would take half of the start. What was collected lives to the end, and is exempt from then on.
     """
     gc.disable()
     try:
