@@ -28,6 +28,7 @@ def test_a_page_is_current_and_has_no_change_by_hand(path: Path) -> None:
 
 
 def test_no_other_page_is_in_the_folder() -> None:
+    assert {*pages()} == {*FILES}
     assert {*(REFERENCE / "api").glob("*")} == {*FILES} - {OVERVIEW}
 
 

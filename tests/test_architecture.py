@@ -418,7 +418,7 @@ def modules(part: str) -> dict[str, Sequence[ast.AST]]:
     return {shown(path): nodes_of(path) for path in files}
 
 
-def known_by(name: str, nodes: Sequence[ast.AST], there: set[str]) -> set[str]:
+def known_by(name: str, there: set[str]) -> set[str]:
     """The modules of its own part that a module imports, anywhere in it and for whatever reason."""
     return {shown(path) for path in own_imports(ROOT / name)} & there - {name}
 
@@ -448,7 +448,7 @@ def circles(graph: dict[str, set[str]]) -> list[frozenset[str]]:
 def test_no_modules_of_a_part_know_each_other(part: str) -> None:
     """Imports for types and late ones count: what is read in a circle cannot be read in order."""
     trees = modules(part)
-    graph = {name: known_by(name, tree, set(trees)) for name, tree in trees.items()}
+    graph = {name: known_by(name, set(trees)) for name in trees}
 
     assert [sorted(one) for one in circles(graph)] == []
 
@@ -458,10 +458,10 @@ def test_no_folders_of_a_part_know_each_other(part: str) -> None:
     """The package's own exports, in `__init__.py`, do not count."""
     trees = modules(part)
     graph: dict[str, set[str]] = {}
-    for name, tree in trees.items():
+    for name in trees:
         if not name.endswith("/__init__.py"):
             folder = name.rpartition("/")[0]
-            known = {other.rpartition("/")[0] for other in known_by(name, tree, set(trees))}
+            known = {other.rpartition("/")[0] for other in known_by(name, set(trees))}
             graph.setdefault(folder, set()).update(known - {folder})
     graph |= {folder: set() for known in [*graph.values()] for folder in known - graph.keys()}
 
