@@ -53,7 +53,7 @@ def payload_of(ledger: int, entry: int) -> bytes:
     return random.Random(ledger * 1000 + entry).randbytes(entry * 37 % 900)
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(80))
 @given(steps)
 def test_what_was_acked_is_found_whatever_happens(plan: list[tuple[str, int, object]]) -> None:
     trio.run(_run, plan, clock=trio.testing.MockClock(autojump_threshold=0))

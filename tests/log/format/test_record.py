@@ -148,7 +148,7 @@ def test_payloads_of_one_length_are_built_as_others_are(
 LEAST_AND_MOST = {"i": (-(2**31), 2**31 - 1), "q": (-(2**63), 2**63 - 1)}
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from("iq"),
     st.integers(1, 3 * BULK_COMPARE_MIN),

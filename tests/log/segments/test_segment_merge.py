@@ -129,7 +129,7 @@ async def test_nothing_that_anybody_can_ask_changes(
         assert [r.txid for r in await everything(log)][-2:] == [21, 30]
 
 
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(20))
 @given(st.lists(st.lists(st.integers(0, 2), max_size=4), min_size=2, max_size=5), st.integers(0, 4))
 def test_any_log_reads_the_same(steps: list[list[int]], truncated: int) -> None:
     """Segments of any length, also empty ones, truncated anywhere, merged twice."""
