@@ -114,7 +114,7 @@ def alarms() -> Iterator[None]:
 
     def interrupt(_: int, frame: FrameType | None) -> None:
         while frame is not None:
-            if frame.f_code is called.__code__:
+            if frame.f_code is call_with_timer.__code__:
                 raise Interrupted
             frame = frame.f_back
 
@@ -128,8 +128,8 @@ def alarms() -> Iterator[None]:
         sys.unraisablehook = kept_by
 
 
-def called(call: Callable[[], Any], after_s: float) -> Any:
-    """Start the timer, and call. An alarm interrupts only what has this function's frame below it."""
+def call_with_timer(call: Callable[[], Any], after_s: float) -> Any:
+    """Start the timer, then call. An alarm interrupts only code that runs inside this function."""
     signal.setitimer(signal.ITIMER_REAL, after_s, 0.05)
     return call()
 
@@ -138,7 +138,7 @@ def interrupted(call: Callable[[], Any], after_s: float) -> Any:
     """What a call gives, or None when it was interrupted after that time; again after a while, where the
     first one was lost in a place that swallows exceptions (a finalizer, a callback)."""
     try:
-        return called(call, after_s)
+        return call_with_timer(call, after_s)
     except Interrupted:
         return None
     finally:
@@ -146,7 +146,7 @@ def interrupted(call: Callable[[], Any], after_s: float) -> Any:
 
 
 def test_an_alarm_that_comes_after_the_call_interrupts_nothing() -> None:
-    """It ended pytest, where the machine was slow between a call's interruption and the end of the timer."""
+    """On a slow machine, an alarm that was repeated after the call could end pytest itself."""
     with alarms():
         signal.raise_signal(signal.SIGALRM)
         assert interrupted(lambda: signal.raise_signal(signal.SIGALRM), 60) is None

@@ -73,7 +73,7 @@ def check(tiers: str) -> None:
 def workers(tiers: str, cores: int) -> int:
     """Return how many tests run at once.
 
-    Tests of real processes wait more than they compute, units and extras a fifth of their time. Seeds and
+    Tests of real processes mostly wait. Units and extras wait for a fifth of their time. Seeds and
     properties only compute.
     """
     if tiers == "processes":

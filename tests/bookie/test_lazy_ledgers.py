@@ -213,7 +213,7 @@ async def test_an_add_that_waits_for_its_sync_is_found_by_whoever_asks(
 
 
 async def test_only_an_unknown_ledger_that_nobody_uses_is_forgotten(autojump_clock: Clock) -> None:
-    """Its streams and polls keep the object: with a second one, a fence would not reach them."""
+    """Streams and polls hold the object. If the ledger had a second one, a fence would not reach them."""
     async with running(CutDisk(), FEW) as store:
         ledgers = store.ledgers
         await add_acked(store, 7)

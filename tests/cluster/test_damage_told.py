@@ -29,7 +29,7 @@ DAMAGED = ("bookie2", "bookie3")
 DAMAGE = {Code.LIMBO, Code.DAMAGED_READS, Code.ENTRIES_CORRUPT, Code.ENTRIES_REPAIRED}
 ENDED = {Code.BOOKIE_DOWN, Code.BOOKIE_DOWN_NO_REPLACEMENT, Code.BOOKIE_DOWN_UNUSED}
 TOLD = {"bookie2": DAMAGE | ENDED, "bookie3": DAMAGE}
-"""A bookie ends with `DataDirectoryLost` if it misses a file before a read does."""
+"""A bookie ends with `DataDirectoryLost` if its directory check finds a missing file before a read does."""
 
 
 def _journals(cluster: Cluster, name: str) -> list[Path]:

@@ -79,7 +79,7 @@ def test_a_port_is_listened_on_while_somebody_listens() -> None:
 
 
 def test_a_connection_to_itself_is_no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may choose the very port that is asked for as the own port of the connection."""
+    """The system may choose the dialed port as the local port of the same connection."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         address = sock.getsockname()
