@@ -30,6 +30,7 @@ import trio
 
 from distributedlog import Namespace, open_namespace
 from distributedlog.cluster.local.child_processes import environment
+from distributedlog.spark.client import spark_client
 from distributedlog.spark.session_settings import recommended_conf
 from tests.cluster.story import Cluster
 from tests.spark.registered_stores import registered
@@ -37,6 +38,17 @@ from tests.spark.registered_stores import registered
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end_clients() -> Iterator[None]:
+    """End the clients that a module leaves: their threads would look for its cluster beside later tests.
+
+    A simulation in the same process finds their sockets and fails.
+    """
+    yield
+    for client in spark_client._clients.values():
+        client.close()
 
 
 def why_not() -> str:
