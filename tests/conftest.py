@@ -1,10 +1,12 @@
 """Hooks for every test: tiers (tests/tiers.py), examples of properties, extras that are not installed."""
 
 import gc
+import importlib
 import os
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -106,14 +108,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = sorted(kept, key=lambda item: tiers.place(item.nodeid)) if left_out else kept
 
 
+def _import_in_turn(config: pytest.Config) -> None:
+    """Import the modules of tests. Each worker begins at another one.
+
+    On a fresh clone, modules are compiled and their asserts rewritten, which takes 15 s. So each worker
+    writes a share of the bytecode and reads that of the others. An error is reported by the collection.
+    """
+    modules = sorted(config.rootpath.glob("tests/**/test_*.py"))
+    worker = config.workerinput  # type: ignore[attr-defined]
+    begin = len(modules) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for path in modules[begin:] + modules[:begin]:
+        name = ".".join(path.relative_to(config.rootpath).with_suffix("").parts)
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(name)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect tests without garbage collection, which would walk a million objects again and again.
 
     It would take half of the start. What was collected lives to the end, and is exempt from then on.
     """
     gc.disable()
     try:
+        if hasattr(session.config, "workerinput") and _wanted(session.config) != tiers.ALL:
+            _import_in_turn(session.config)
         return (yield)
     finally:
         gc.enable()
