@@ -27,6 +27,7 @@ from distributedlog.log.model.log_keys import position_key
 from distributedlog.log.namespace import Namespace
 from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
+from distributedlog.proxy.membership.proxy_registration import WRITE, ProxyRegistration
 from distributedlog.runtime.declarations.condition_texts import text_of
 from distributedlog.runtime.declarations.health_conditions import Code, condition
 from distributedlog.runtime.declarations.versions import VERSION
@@ -84,13 +85,19 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         bookie = await find_bookie(metadata, "bookie2")
         damaged = Put(keys.missing_ranges_key(7), b"\xc1")
         foreign = Put(b"proxy/write/nobody", b"\xc1")
-        await metadata.transact(Transaction((), (damaged, foreign)))
+        silent = [
+            ProxyRegistration(id, WRITE, {"": ("127.0.0.1", 1)}, label=label)
+            for id, label in (("1", "west"), ("2", "east"))
+        ]
+        registered = [Put(one.key, one.encode()) for one in silent]
+        await metadata.transact(Transaction((), (damaged, foreign, *registered)))
         await request_decommission(metadata, bookie)
         await state.poll()
         later = ClusterState(nodes, metadata, cluster.uri, host.wall_ms)  # damage is read seldom
         found = await _noted(metadata, later.poll, "under_replicated", bookie)
         assert not found["healthy"]
-        assert found["proxies"] == []
+        shown = [(one["label"], one["answers"]) for one in found["proxies"]]
+        assert shown == [("east", False), ("west", False)], "in the order of their labels"
         there = {one["address"] for one in (*found["bookies"], *found["metadata"])}
         assert set(state._answered_at) <= there, "who is gone is forgotten"
         commands = [one["command"] for one in found["conditions"]]

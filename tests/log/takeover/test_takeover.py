@@ -8,6 +8,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
+from distributedlog.log.format.control_record import build_control_entry
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.log import open_writer_after_dead_holder
 from distributedlog.log.model.lock_record import LockRecord, lock_holder
@@ -19,6 +20,7 @@ from distributedlog.log.write.log_writer import LogWriter
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
+    CorruptData,
     EntriesLost,
     OutcomeUnknown,
     OwnershipAcquireFailed,
@@ -121,6 +123,32 @@ async def test_an_opening_that_comes_too_late_leaves_no_ledger_open(
                 await writer.aclose()
         assert await world.metadata.get(lock_key(1)) is None
     assert late, "some of them had a ledger"
+
+
+@pytest.mark.parametrize("first", [1, 2])
+async def test_a_segment_whose_entries_count_differently_is_not_closed(
+    world: World, autojump_clock: MockClock, first: int
+) -> None:
+    """Its last entry is a control entry of an old version, without the position of the last record.
+
+    It counts two records. The entry before it has one, or is a control entry as well and counts two.
+    """
+    async with world.process("alpha") as ns:
+        writer = await ns.open_log("l").open_writer()
+        await writer.write(rec(1))
+        log_id = await ns.resolve_name("l")
+        (ledger_id,) = world.ledgers.stores
+    control, _ = build_control_entry(None, 1, records_before=2, written_ms=9)
+    stored = world.ledgers.stores[ledger_id].entries
+    if first == 2:
+        stored[0] = b"".join(control)
+    stored.append(b"".join(control))
+    async with world.process("beta") as ns:
+        with pytest.raises(CorruptData, match=f"ledger {ledger_id}: entry 1 counts 2 records"):
+            await ns.open_log("l").open_writer(takeover=True)
+    found = await world.metadata.get(segment_key(log_id, 1))
+    assert found is not None
+    assert not SegmentRecord.decode(found.value).closed
 
 
 async def test_takeover_fences_the_owner(world: World, autojump_clock: MockClock) -> None:
