@@ -156,6 +156,7 @@ async def outcome(
     return (said, holds), sum(map(bool, deferred))
 
 
+@pytest.mark.properties
 async def test_an_add_many_is_its_adds_in_order(autojump_clock: Clock) -> None:
     """H165, H1: conflicts, damage, fences, and a ring that fills in the middle; fuzz over both forms."""
     refused = full = 0

@@ -135,7 +135,7 @@ class _Crashes:
             nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("seed", few(range(12), 4))
+@pytest.mark.parametrize("seed", few(range(12), 2))
 async def test_no_crash_on_disks_that_fill_is_taken_for_a_loss(
     autojump_clock: Clock, seed: int
 ) -> None:

@@ -118,6 +118,7 @@ async def test_a_full_bookie_starts_and_serves_and_goes_on_when_there_is_room(
             store.ledgers.get_known(40, KEY)
 
 
+@pytest.mark.properties
 async def test_a_start_on_a_full_disk_that_dies_at_any_step_loses_nothing(
     autojump_clock: Clock,
 ) -> None:
@@ -633,6 +634,7 @@ async def test_at_rest_a_bookie_gives_back_what_a_rate_had_asked_for(
         assert store.ledgers.limbo_below == 0
 
 
+@pytest.mark.properties
 async def test_the_power_goes_off_at_every_step_of_giving_back(autojump_clock: Clock) -> None:
     """H4: nothing that was acknowledged is cut off, and nothing looks lost."""
     died, steps = True, 0

@@ -215,6 +215,7 @@ async def test_a_scrub_notices_a_state_from_the_past(autojump_clock: Clock) -> N
 PAGE_BYTES = 4096
 
 
+@pytest.mark.properties
 async def test_each_page_of_the_file_from_the_past_is_noticed_or_harmless(tmp_path: Path) -> None:
     """With real pages of LMDB: the pairs are those of one transaction, or the map is refused."""
     files, moments = await _written(tmp_path / "written")

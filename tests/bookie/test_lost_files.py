@@ -25,6 +25,7 @@ from distributedlog.runtime.interfaces.errors import (
     LedgerStateUnknown,
     NoSuchLedger,
 )
+from tests.examples import few
 
 from .kit import (
     KEY,
@@ -217,7 +218,7 @@ async def test_no_file_that_is_lost_whole_makes_a_bookie_deny_what_it_acknowledg
 
 
 @pytest.mark.parametrize("damage", [each for each in DAMAGES if each is not _older])
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+@pytest.mark.parametrize("checkpoint", few(CHECKPOINTS, 1))
 async def test_the_newest_file_is_missed_by_what_the_disks_know_alone(
     autojump_clock: Clock, checkpoint: str, damage: Callable[[Served, str], None]
 ) -> None:
@@ -383,6 +384,7 @@ async def test_a_start_that_missed_data_and_dies_at_any_step_is_known_to_the_nex
     assert steps > 10
 
 
+@pytest.mark.properties
 async def test_what_was_told_to_be_durable_is_found_after_a_power_cut_at_any_step(
     autojump_clock: Clock,
 ) -> None:

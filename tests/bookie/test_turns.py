@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -78,6 +79,7 @@ async def test_ten_thousand_tiny_runs_are_written_and_forgotten_some_a_turn(tmp_
     await index.close()
 
 
+@pytest.mark.properties
 async def test_tiny_runs_move_some_a_turn(autojump_clock: MockClock) -> None:
     """What lives of a file of single entries: laid out, read, put in order, pointed to."""
     async with running(CutDisk(), OPTIONS) as store:

@@ -44,6 +44,7 @@ async def _write(uri: str, logs: range) -> None:
                 await writer.write(LogRecord(1, b"x"))
 
 
+@pytest.mark.properties
 async def test_a_scrape_is_as_large_with_many_logs_and_clients_as_with_none() -> None:
     """H251: no label names what there may be any number of, so 10,000 logs are no more than 24."""
     with trio.fail_after(240):

@@ -157,7 +157,7 @@ def drawn(chance: random.Random) -> list[tuple[Any, ...]]:
     return [*asked, ("ends",), ("list",), ("read", 0, upto + 1, False)]
 
 
-@pytest.mark.parametrize("seed", few(range(60), 25))
+@pytest.mark.parametrize("seed", few(range(60), 10))
 async def test_a_model_bookie_answers_as_a_real_one(seed: int, autojump_clock: MockClock) -> None:
     """Inv. 11 to 13, H1, H9, H24: fences, duplicates, conflicts, poisoned streams, the LAC, reads."""
     asked = drawn(random.Random(seed))

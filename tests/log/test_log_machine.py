@@ -26,6 +26,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.properties
 @pytest.mark.usefixtures("quiet")
 def test_random_programs_under_faults_keep_to_the_model() -> None:
     run_state_machine_as_test(LogMachine, settings=quick(RUNS, STEPS, derandomize=True))

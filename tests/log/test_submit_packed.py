@@ -250,6 +250,7 @@ async def test_a_closed_writer_takes_no_columns(world: World, autojump_clock: Mo
             await writer.submit_packed(*columns([2], [b"x"]))
 
 
+@pytest.mark.properties
 @settings(max_examples=examples(300))
 @given(
     st.integers(1, 200),

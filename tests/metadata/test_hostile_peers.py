@@ -169,6 +169,7 @@ async def test_a_snapshot_that_cannot_be_read_ends_nobody(
         assert len(await nodes.rows()) == 3
 
 
+@pytest.mark.properties
 async def test_a_crowd_of_strangers_keeps_no_member_out(
     autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:

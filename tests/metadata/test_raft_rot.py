@@ -1,11 +1,15 @@
 """Seeds of Raft worlds whose disks rot, and what must be found in them (H106)."""
 
+import pytest
+
 from distributedlog.testing.sim.raft.raft_corruption import (
     CorruptionWorld,
     TrustingWorld,
     VotesWithoutHardState,
 )
 from distributedlog.testing.sim.raft.raft_world import run_seeds
+
+pytestmark = pytest.mark.seeds
 
 SEEDS = 80
 

@@ -10,6 +10,8 @@ from distributedlog.testing.sim.raft.raft_versions import (
 )
 from distributedlog.testing.sim.raft.raft_world import run_seeds
 
+pytestmark = pytest.mark.seeds
+
 SEEDS = 40
 
 

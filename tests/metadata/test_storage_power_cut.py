@@ -128,7 +128,7 @@ def _fits(found: State, allowed: State) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", few(range(25), 8))
+@pytest.mark.parametrize("seed", few(range(25), 3))
 async def test_what_was_durable_is_there_after_a_power_cut(
     seed: int, autojump_clock: object
 ) -> None:
@@ -136,7 +136,7 @@ async def test_what_was_durable_is_there_after_a_power_cut(
     await live_through_power_cuts(seed)
 
 
-@pytest.mark.parametrize("seed", few(range(30), 8))
+@pytest.mark.parametrize("seed", few(range(30), 3))
 async def test_what_was_durable_is_there_after_a_power_cut_on_a_full_disk(
     seed: int, autojump_clock: object
 ) -> None:

@@ -35,6 +35,7 @@ from distributedlog.runtime.declarations.health_conditions import Code
 from distributedlog.runtime.disk import checksummed_blocks as blocks
 from distributedlog.runtime.interfaces.errors import CorruptData, LedgerFenced, NoSuchLedger
 from tests.conditions import codes_of
+from tests.examples import few
 
 from ..kit import (
     KEY,
@@ -247,7 +248,7 @@ async def test_an_older_copy_of_the_index_from_before_a_move_is_built_again(
             store.ledgers.get_known(1, KEY)
 
 
-@pytest.mark.parametrize("index_lost", [False, True])
+@pytest.mark.parametrize("index_lost", few([False, True], 1))
 async def test_the_power_goes_off_at_every_step(autojump_clock: Clock, index_lost: bool) -> None:
     """H84–H86: in two compactions in a row, the second one of cold files too; also without the index."""
     step = 0

@@ -74,6 +74,7 @@ def rows_of(columns: Columns) -> list[Any]:
     return [(one.payload, one.key, one.headers) for one in columns.records()]
 
 
+@pytest.mark.properties
 @settings(max_examples=examples(200))
 @given(keyed_rows, st.sampled_from(CODEC_NAMES), st.data())
 def test_rows_are_read_as_they_were_built_and_so_is_each_part(

@@ -483,7 +483,7 @@ async def test_many_first_records_at_once(world: World, autojump_clock: MockCloc
             assert len(await everything(log)) == 20
 
 
-@pytest.mark.parametrize("seed", few(range(12), 4))
+@pytest.mark.parametrize("seed", few(range(12), 2))
 async def test_a_search_equals_a_scan_where_txids_go_back(
     world: World, autojump_clock: MockClock, seed: int
 ) -> None:

@@ -95,6 +95,7 @@ async def test_after_the_latest(world: World, autojump_clock: MockClock) -> None
             assert [r.txid for r in await before_writer.read_bulk(2, wait_s=1)] == [4, 5]
 
 
+@pytest.mark.properties
 @given(st.lists(st.lists(st.integers(0, 3), max_size=7), min_size=1, max_size=5), st.booleans())
 @settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 def test_by_txid_gives_what_a_linear_scan_gives(steps: list[list[int]], opened: bool) -> None:

@@ -17,6 +17,7 @@ from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import decode_columns, decode_header
 from distributedlog.log.model.segment_record import SegmentRecord
 from distributedlog.runtime.interfaces.errors import CorruptData, WriteFailed
+from tests.examples import few
 from tests.log.conftest import World
 from tests.log.model_ledger import ModelReader
 from tests.log.records import everything, rec
@@ -155,8 +156,7 @@ async def test_a_segment_without_records_does_not_end_for_its_age(
             assert writer.segment > 2
 
 
-@pytest.mark.parametrize("before", [0, 150])
-@pytest.mark.parametrize("after", [0, 150])
+@pytest.mark.parametrize(("before", "after"), few([(150, 150), (0, 0), (150, 0), (0, 150)], 1))
 async def test_the_end_is_found_in_a_few_reads_however_long_nobody_wrote(
     world: World, autojump_clock: MockClock, before: int, after: int
 ) -> None:

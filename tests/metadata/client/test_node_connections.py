@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -141,6 +142,7 @@ class TurningListener:
         return Turned(await self._inner.accept(), self._turns, self._late_s)
 
 
+@pytest.mark.properties
 async def test_a_crowd_that_comes_at_once_is_there_when_its_handshakes_are_done(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -74,6 +74,7 @@ JUNK = st.recursive(
 )
 
 
+@pytest.mark.properties
 @pytest.mark.parametrize("decode", DECODERS, ids=lambda decode: decode.__qualname__)
 @settings(max_examples=examples(60))
 @given(st.one_of(st.binary(max_size=32), JUNK.map(pack)))

@@ -605,6 +605,7 @@ def test_a_snapshot_that_is_dropped_costs_nothing_more() -> None:
     assert len(state._views) == 0
 
 
+@pytest.mark.properties
 def test_no_chunk_exceeds_what_is_read_back() -> None:
     """More leases, keys and requests than a list of a message may hold (65,536), and the largest key."""
     state = KeyValueState(leases_max=70_000)

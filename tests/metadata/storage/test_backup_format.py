@@ -42,6 +42,7 @@ from distributedlog.runtime.interfaces.errors import (
     LeaseExpired,
     OutcomeUnknown,
 )
+from tests.examples import few
 from tests.metadata.quorum import filled_quorum, put, quorum
 from tests.metadata.test_metadata_members import until_voters
 
@@ -118,7 +119,7 @@ async def test_a_save_ends_with_its_connection_and_says_so() -> None:
                 pass
 
 
-@pytest.mark.parametrize("place", [0, 5, 40, 300, -1, -9])
+@pytest.mark.parametrize("place", few([0, 300, 5, 40, -1, -9], 2))
 async def test_a_damaged_save_is_refused(place: int) -> None:
     async with filled_quorum() as (_, client):
         disk = MemoryDisk()
