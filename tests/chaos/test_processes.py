@@ -241,6 +241,7 @@ def test_a_run_by_hand_lasts_until_it_is_ended(tmp_path: Path) -> None:
     assert "no run is active in" in late.stderr
 
 
+@pytest.mark.campaigns
 @pytest.mark.skipif(disks.refusal() is not None, reason=f"a power cut {disks.refusal()}")
 def test_acknowledging_before_the_sync_is_found_by_the_power_cut(tmp_path: Path) -> None:
     """Planted: G2. What was acknowledged is gone: it is counted, or it ends every reader's way for good."""

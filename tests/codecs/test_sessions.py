@@ -26,6 +26,7 @@ from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.frames import Op, envelope, pack
 from distributedlog.runtime.protocol.handshake import Hello
 from tests.bookie.kit import KEY, OPTIONS
+from tests.examples import examples
 from tests.metadata.quorum import Quorum
 from tests.runtime.pipe import PipeNetwork
 
@@ -178,7 +179,7 @@ async def test_no_frame_ends_a_bookie(seed: int, autojump_clock: trio.testing.Mo
 
 
 @pytest.mark.properties
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(examples(2)))
 async def test_no_frame_ends_a_metadata_node(
     seed: int, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

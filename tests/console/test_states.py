@@ -96,8 +96,8 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         later = ClusterState(nodes, metadata, cluster.uri, host.wall_ms)  # damage is read seldom
         found = await _noted(metadata, later.poll, "under_replicated", bookie)
         assert not found["healthy"]
-        shown = [(one["label"], one["answers"]) for one in found["proxies"]]
-        assert shown == [("east", False), ("west", False)], "in the order of their labels"
+        by_label = [(one["label"], one["answers"]) for one in found["proxies"]]
+        assert by_label == [("east", False), ("west", False)]
         there = {one["address"] for one in (*found["bookies"], *found["metadata"])}
         assert set(state._answered_at) <= there, "who is gone is forgotten"
         commands = [one["command"] for one in found["conditions"]]

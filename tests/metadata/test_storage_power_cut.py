@@ -20,7 +20,7 @@ from distributedlog.runtime.interfaces.errors import DiskFull
 from distributedlog.testing.sim.world.disk import DiskFaults, SimDisk
 from distributedlog.testing.sim.world.disk_handle import DiskHandle
 from distributedlog.testing.sim.world.machine_state import HostDown
-from tests.examples import few
+from tests.examples import examples, few
 
 from ..runtime.sim_sides import Unwalled, running
 from .storage.test_raft_storage import ready
@@ -128,7 +128,7 @@ def _fits(found: State, allowed: State) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", few(range(25), 3))
+@pytest.mark.parametrize("seed", few(range(examples(20)), 3))
 async def test_what_was_durable_is_there_after_a_power_cut(
     seed: int, autojump_clock: object
 ) -> None:
@@ -136,7 +136,7 @@ async def test_what_was_durable_is_there_after_a_power_cut(
     await live_through_power_cuts(seed)
 
 
-@pytest.mark.parametrize("seed", few(range(30), 3))
+@pytest.mark.parametrize("seed", few(range(examples(20)), 3))
 async def test_what_was_durable_is_there_after_a_power_cut_on_a_full_disk(
     seed: int, autojump_clock: object
 ) -> None:

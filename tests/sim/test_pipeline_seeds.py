@@ -13,7 +13,7 @@ from distributedlog.testing.sim.workloads.campaign import describe_failure
 from distributedlog.testing.sim.workloads.pipeline import PipelineRun
 from distributedlog.testing.sim.workloads.seed import CHAOS_S
 
-SEEDS = int(os.environ.get("DLOG_PIPELINE_SEEDS", "4"))
+SEEDS = int(os.environ.get("DLOG_PIPELINE_SEEDS", "3"))
 START = int(os.environ.get("DLOG_SIM_START", "0"))
 
 pytestmark = pytest.mark.usefixtures("quiet")

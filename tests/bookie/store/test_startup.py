@@ -101,8 +101,10 @@ async def test_a_start_that_dies_leaves_to_the_next_which_files_were_removed(
 
 
 @pytest.mark.properties
-@pytest.mark.parametrize("lost_index", [False, True])
-@pytest.mark.parametrize("was", [_acknowledged, _failed, _removed])
+@pytest.mark.parametrize(
+    ("was", "lost_index"),
+    [(_acknowledged, False), (_acknowledged, True), (_failed, True), (_removed, False)],
+)
 async def test_two_starts_that_die_in_a_row_lose_nothing(
     autojump_clock: Clock, was: Callable[..., Awaitable[list[bytes]]], lost_index: bool
 ) -> None:
