@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import Field
 from typing import Any, BinaryIO
 
 import click
@@ -249,13 +250,7 @@ def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
         notes = {key: value.decode(errors="replace") for key, value in result.metadata.items()}
         emit({**output, "settings": result.settings, "metadata": notes, "version": result.version})
     else:
-        from ...ledger.declarations.options import LedgerOptions
-        from ...log.declarations.options import LogOptions
-        from ...log.model.stored_settings import FormatOptions, MergingOptions, RetentionOptions
-        from ...runtime.declarations.options import option_fields
-
-        parts = (LogOptions, RetentionOptions, MergingOptions, FormatOptions, LedgerOptions)
-        units = {one.name: one.metadata["unit"] for part in parts for one in option_fields(part)}
+        units = {name: one.metadata["unit"] for name, one in _log_options().items()}
         if effective is None:
             effective = {key: (value, "") for key, value in sorted(result.settings.items())}
         rows = [
@@ -265,6 +260,17 @@ def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
         column_count = 4 if any(row[3] for row in rows) else 3
         columns = ("option", "value", "unit", "from")[:column_count]
         table(columns, [row[:column_count] for row in rows], empty="no stored settings")
+
+
+def _log_options() -> dict[str, Field[Any]]:
+    """Return the options of logs, retention, merging, formats and ledgers, by name."""
+    from ...ledger.declarations.options import LedgerOptions
+    from ...log.declarations.options import LogOptions
+    from ...log.model.stored_settings import FormatOptions, MergingOptions, RetentionOptions
+    from ...runtime.declarations.options import option_fields
+
+    parts = (LogOptions, RetentionOptions, MergingOptions, FormatOptions, LedgerOptions)
+    return {one.name: one for part in parts for one in option_fields(part)}
 
 
 def _parse_changes(words: tuple[str, ...]) -> dict[str, Any]:
@@ -277,14 +283,15 @@ def _parse_changes(words: tuple[str, ...]) -> dict[str, Any]:
     if action == "unset":
         return dict.fromkeys(rest)
     from ...log.model.stored_settings import validate_settings
-    from ...runtime.declarations.options import parse_value
+    from ...runtime.declarations.options import parse_option
 
+    options = _log_options()
     changes_by_key: dict[str, Any] = {}
     for word in rest:
         key, equals, value = word.partition("=")
         if not equals:
             raise click.UsageError(f"{word!r} is not K=V")
-        changes_by_key[key] = parse_value(value)
+        changes_by_key[key] = parse_option(options[key], value) if key in options else value
     return validate_settings(changes_by_key)  # before a request is sent to the cluster
 
 

@@ -17,7 +17,7 @@ from ...runtime.declarations.options import (
     REMOVED_OPTION_NAMES,
     option_fields,
     option_names,
-    parse_value,
+    parse_option,
     unknown_option_error,
     with_overrides,
 )
@@ -68,16 +68,16 @@ PROXY_OPTIONS: dict[str, Field[Any]] = {
 GATEWAY_OPTIONS: dict[str, Field[Any]] = {one.name: one for one in option_fields(GatewayOptions)}
 
 
-def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse ``OPTION=VALUE`` texts. Raises `InvalidRequest`, also if an option is given twice."""
-    values: dict[str, Any] = {}
+def parse_changes(texts: Sequence[str]) -> dict[str, str]:
+    """Split ``OPTION=VALUE`` texts. Raises `InvalidRequest`, also if an option is given twice."""
+    values: dict[str, str] = {}
     for word in texts:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
             raise InvalidRequest(f"--set {word}: use OPTION=VALUE, such as lost_after_s=10m")
         if name.strip() in values:
             raise InvalidRequest(f"--set: {name.strip()} is given twice")
-        values[name.strip()] = parse_value(value)
+        values[name.strip()] = value
     return values
 
 
@@ -97,7 +97,7 @@ def split_settings(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any
             raise InvalidRequest(
                 f"{where}: {unknown_option_error(name, [*BOOKIE_NODE_OPTIONS, *STORE_OPTIONS])}"
             )
-        target[name] = _typed_value(known_options[name], value)
+        target[name] = _typed_value(known_options[name], value, where)
     try:
         with_overrides(BookieOptions(), store)
         BookieNodeConfig("", (), **node)
@@ -118,7 +118,7 @@ def check_options(part: str, values: Mapping[str, Any], where: str) -> dict[str,
     for name, value in values.items():
         if name not in known_options:
             raise InvalidRequest(f"{where}: {unknown_option_error(name, list(known_options))}")
-        checked[name] = _typed_value(known_options[name], value)
+        checked[name] = _typed_value(known_options[name], value, where)
     try:
         for cls in parts:
             with_overrides(
@@ -167,7 +167,7 @@ def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if key in known_flags:
             flags[key] = value
         elif key in part_options:
-            settings[key] = _typed_value(part_options[key], value)
+            settings[key] = _typed_value(part_options[key], value, str(path))
         else:
             if key in REMOVED_OPTION_NAMES:
                 raise InvalidRequest(f"{path}: [{part}]: {unknown_option_error(key, [])}")
@@ -188,10 +188,17 @@ def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return flags, settings
 
 
-def _typed_value(option_field: Field[Any], value: Any) -> Any:
-    """Convert a value to the type of its option: ``"64MiB"`` to a number, whole numbers to a float."""
+def _typed_value(option_field: Field[Any], value: Any, where: str) -> Any:
+    """Convert a value to the type of its option: ``"64MiB"`` to a number, whole numbers to a float.
+
+    Raises:
+        InvalidRequest: Its unit is not one of the option. The message starts with ``where``.
+    """
     if isinstance(value, str) and not isinstance(option_field.default, str):
-        value = parse_value(value)
+        try:
+            value = parse_option(option_field, value)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{where}: {error}") from None
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if isinstance(option_field.default, float) and is_whole and abs(value) <= COUNT_LIMIT:
         return float(value)  # larger integers may have no float value, and are rejected as integers

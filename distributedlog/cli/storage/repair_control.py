@@ -74,8 +74,9 @@ def config(settings: Settings, words: tuple[str, ...]) -> None:
     The stored delay replaces the option lost_after_s of the bookies, within seconds and without a restart.
     Bookies of older versions ignore it.
     """
-    from ...runtime.declarations.options import parse_value
+    from ...runtime.declarations.options import parse_option
     from ...runtime.machine import client_host
+    from ..server.node_settings import BOOKIE_NODE_OPTIONS
 
     now_ms = client_host("dlog").wall_ms()
     if not words:
@@ -83,7 +84,7 @@ def config(settings: Settings, words: tuple[str, ...]) -> None:
     elif words == ("unset", LOST_AFTER):
         _change(settings, lambda stored: stored.with_lost_after(None), now_ms)
     elif len(words) == 2 and words[0] == "set" and words[1].startswith(f"{LOST_AFTER}="):
-        value = parse_value(words[1].partition("=")[2])
+        value = parse_option(BOOKIE_NODE_OPTIONS[LOST_AFTER], words[1].partition("=")[2])
         if type(value) not in (int, float):
             raise click.UsageError(f"{words[1]!r} is not a duration such as {LOST_AFTER}=30m")
         _change(settings, lambda stored: stored.with_lost_after(float(value)), now_ms)

@@ -285,6 +285,21 @@ def parse_value(text: str) -> bool | int | float | str:
     return int(value) if isfinite(value) and value == int(value) else value
 
 
+def parse_option(option_field: Field[Any], text: str) -> bool | int | float | str:
+    """Parse the value of an option, as `parse_value` does.
+
+    Raises:
+        InvalidRequest: The value has a unit of sizes and the option is not a size, or likewise of times.
+    """
+    match = _NUMBER.fullmatch(text.strip())
+    if match is not None and match[2] in UNITS:
+        unit = option_field.metadata["unit"]
+        if unit not in (("s",) if match[2] in TIME_UNITS else ("bytes", "bytes/s")):
+            takes = f"{describe_legal_values(option_field)}{f' ({unit})' if unit else ''}"
+            raise InvalidRequest(f"option {option_field.name}: {quoted(text)} is not {takes}")
+    return parse_value(text)
+
+
 def parse_duration(text: str) -> float | None:
     """Parse a duration with its unit, such as ``1.5h``, to seconds. Any other input returns None.
 

@@ -206,6 +206,9 @@ def test_a_log_and_its_namespace_are_configured(cluster: Cluster) -> None:
     assert "is local to each process" in cluster.fails(
         2, "log", "config", "kept", "set", "lock_lease_s=3"
     )
+    for wrong in ("retention_s=64MiB", "segment_bytes_max=10m"):
+        said = cluster.fails(2, "log", "config", "kept", "set", wrong)
+        assert f"option {wrong.partition('=')[0]}" in said
     assert "K=V" in cluster.fails(2, "log", "config", "kept", "set", "rolling")
     assert "K=V" in cluster.fails(2, "log", "config", "kept", "reset")
     cluster.fails(2, "log", "config")

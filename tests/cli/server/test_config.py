@@ -174,6 +174,8 @@ def test_flags_set_any_option_of_a_bookie() -> None:
         ["a=1"],
         ["lost_after_s=1", "lost_after_s=2"],
         ["lost_after_s=soon"],
+        ["lost_after_s=64MiB"],
+        ["journal_file_bytes=10m"],
     ):
         with pytest.raises(InvalidRequest, match="--set"):
             split_settings(parse_changes(wrong), "--set")

@@ -15,7 +15,9 @@ from distributedlog.runtime.declarations.options import (
     check_whole,
     markdown_table,
     option,
+    option_fields,
     parse_duration,
+    parse_option,
     parse_value,
     replace_tables,
     with_overrides,
@@ -162,6 +164,25 @@ def test_typed_numbers_beyond_every_limit_are_read_and_not_a_failure(
     text: str, value: object
 ) -> None:
     assert parse_value(text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("rest_s", "1.5h", 5400), ("rest_s", "64MiB", None), ("block_bytes", "64MiB", 64 * MIB),
+        ("block_bytes", "10m", None), ("readers", "10m", None), ("readers", "10", 10),
+        ("share", "1GiB", None), ("repair", "true", True), ("rest_s", "soon", "soon"),
+    ],
+)  # fmt: skip
+def test_a_value_with_a_unit_of_another_kind_is_refused(
+    name: str, text: str, value: object
+) -> None:
+    (found,) = [one for one in option_fields(_Options) if one.name == name]
+    if value is None:
+        with pytest.raises(InvalidRequest, match=f"option {name}: '{text}' is not a "):
+            parse_option(found, text)
+    else:
+        assert parse_option(found, text) == value
 
 
 @pytest.mark.parametrize(
