@@ -732,8 +732,11 @@ class RaftReplica:
             has_new_entries = self.state.index > (
                 self.snapshot.index if self.snapshot is not None else 0
             )
-            if (
-                self.disk_space.is_low
+            if not has_new_entries and not self._snapshot_damaged:
+                # An own snapshot may have failed while a newer one of the leader was installed.
+                self.disk_space.on_snapshot_current()
+            elif (
+                (self.disk_space.is_low or self.disk_space.snapshot_failed)
                 and has_new_entries
                 and trio.current_time() - taken_at >= SNAPSHOT_RETRY_S
             ):
@@ -762,7 +765,7 @@ class RaftReplica:
             await self._snapshot_wanted.wait()
             self._snapshot_wanted = trio.Event()
             self._bytes_written_at_snapshot = self.storage.bytes_written
-            replaces_damaged, self._snapshot_damaged = self._snapshot_damaged, False
+            replaces_damaged = self._snapshot_damaged
             index = self.state.index
             term = self.raft.log.term_at(index)
             is_current = self.snapshot is not None and self.snapshot.index >= index
@@ -776,15 +779,15 @@ class RaftReplica:
                 chunks = chain([members.encode()], kv_snapshot.snapshot_chunks(self.state))
                 await self.storage.snapshots.save(snapshot, chunks, replace=replaces_damaged)
             except DiskFull as error:  # a warning only, because the log contains all entries
-                self._snapshot_damaged = replaces_damaged
                 if not await self.disk_space.on_snapshot_failed(error):
                     await trio.sleep(SNAPSHOT_RETRY_S)
                 self._snapshot_wanted.set()
                 continue
             except Exception:
-                self._snapshot_damaged = replaces_damaged
                 self._snapshot_wanted.set()  # for the restart of this task
                 raise
+            if replaces_damaged:
+                self._snapshot_damaged = False
             await self.disk_space.on_snapshot(applied_bytes)
             if self.snapshot is None or self.snapshot.index < index:
                 self.snapshot = snapshot

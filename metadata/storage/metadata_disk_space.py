@@ -184,6 +184,12 @@ class MetadataDiskSpace:
         self.snapshot_bytes = await self._storage.snapshots.newest_bytes()
         self._update_condition()
 
+    def on_snapshot_current(self) -> None:
+        """Record that the newest snapshot has all entries, so that a failed attempt does not matter."""
+        if self.snapshot_failed:
+            self.snapshot_failed = False
+            self._update_condition()
+
     async def free_reserve(self) -> bool:
         """Delete the reserve file. Return whether it existed."""
         if RESERVE_FILE not in self._disk.list():

@@ -362,6 +362,33 @@ async def test_a_snapshot_that_there_is_no_room_for_is_an_alarm(autojump_clock: 
         await put_when_there_is_room(client, b"after")
 
 
+async def test_a_failed_snapshot_that_is_not_needed_any_more_is_no_alarm(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two were written at once, an own one and that of the leader: one failed, and the other is newer."""
+    spaces: list[MetadataDiskSpace] = []
+    start = MetadataDiskSpace.start
+
+    async def noted(self: MetadataDiskSpace) -> None:
+        spaces.append(self)
+        await start(self)
+
+    monkeypatch.setattr(MetadataDiskSpace, "start", noted)
+    async with quorum(1) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        for has_new_entry in (True, False):
+            if has_new_entry:
+                await client.transact(put(b"k"))
+            await spaces[0].on_snapshot_failed(DiskFull("no space is left"))
+            (row,) = (await nodes.rows()).values()
+            assert is_disk_low(row.conditions)
+
+            with trio.fail_after(10):
+                while any(is_disk_low(row.conditions) for row in (await nodes.rows()).values()):  # noqa: ASYNC110
+                    await trio.sleep(0.2)
+
+
 # --- on real mounts -------------------------------------------------------------------------------
 
 
