@@ -192,7 +192,7 @@ def _typed_value(option_field: Field[Any], value: Any, where: str) -> Any:
     """Convert a value to the type of its option: ``"64MiB"`` to a number, whole numbers to a float.
 
     Raises:
-        InvalidRequest: Its unit is not one of the option. The message starts with ``where``.
+        InvalidRequest: The option does not accept the value's unit. The message starts with ``where``.
     """
     if isinstance(value, str) and not isinstance(option_field.default, str):
         try:

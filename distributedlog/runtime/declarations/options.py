@@ -99,11 +99,15 @@ def check(options: object) -> None:
     for option_field in option_fields(type(options)):
         value = getattr(options, option_field.name)
         if not is_legal(option_field, value):
-            unit = f" ({option_field.metadata['unit']})" if option_field.metadata["unit"] else ""
-            raise InvalidRequest(
-                f"option {option_field.name}: {quoted(value)} is not "
-                f"{describe_legal_values(option_field)}{unit}"
-            )
+            raise _illegal_value_error(option_field, value)
+
+
+def _illegal_value_error(option_field: Field[Any], value: object) -> InvalidRequest:
+    unit = f" ({option_field.metadata['unit']})" if option_field.metadata["unit"] else ""
+    return InvalidRequest(
+        f"option {option_field.name}: {quoted(value)} is not "
+        f"{describe_legal_values(option_field)}{unit}"
+    )
 
 
 def with_overrides(options: Options, overrides: Mapping[str, Any] | None) -> Options:
@@ -289,14 +293,14 @@ def parse_option(option_field: Field[Any], text: str) -> bool | int | float | st
     """Parse the value of an option, as `parse_value` does.
 
     Raises:
-        InvalidRequest: The value has a unit of sizes and the option is not a size, or likewise of times.
+        InvalidRequest: The value has a unit of size and the option is not a size, or a unit of time and
+            the option is not in seconds.
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is not None and match[2] in UNITS:
-        unit = option_field.metadata["unit"]
-        if unit not in (("s",) if match[2] in TIME_UNITS else ("bytes", "bytes/s")):
-            takes = f"{describe_legal_values(option_field)}{f' ({unit})' if unit else ''}"
-            raise InvalidRequest(f"option {option_field.name}: {quoted(text)} is not {takes}")
+        accepted_units = ("s",) if match[2] in TIME_UNITS else ("bytes", "bytes/s")
+        if option_field.metadata["unit"] not in accepted_units:
+            raise _illegal_value_error(option_field, text)
     return parse_value(text)
 
 
