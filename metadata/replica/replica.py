@@ -732,16 +732,14 @@ class RaftReplica:
             has_new_entries = self.state.index > (
                 self.snapshot.index if self.snapshot is not None else 0
             )
-            if not has_new_entries and not self._snapshot_damaged:
-                # An own snapshot may have failed while a newer one of the leader was installed.
+            if has_new_entries:
+                needs_snapshot = self.disk_space.is_low or self.disk_space.snapshot_failed
+                if needs_snapshot and trio.current_time() - taken_at >= SNAPSHOT_RETRY_S:
+                    taken_at = trio.current_time()
+                    self._snapshot_wanted.set()
+            elif not self._snapshot_damaged:
+                # This node's snapshot may have failed while a newer one from the leader was installed.
                 self.disk_space.on_snapshot_current()
-            elif (
-                (self.disk_space.is_low or self.disk_space.snapshot_failed)
-                and has_new_entries
-                and trio.current_time() - taken_at >= SNAPSHOT_RETRY_S
-            ):
-                taken_at = trio.current_time()
-                self._snapshot_wanted.set()
 
     async def verify_snapshot(self) -> None:
         """Verify the newest snapshot after a peer could not install it.
