@@ -131,6 +131,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """
     gc.disable()
     try:
+        # Tests that are selected by path need only their own modules.
         if hasattr(session.config, "workerinput") and _wanted(session.config) != tiers.ALL:
             _import_in_turn(session.config)
         return (yield)

@@ -194,7 +194,7 @@ def test_proxies_gateways_and_strangers_break_no_promise(tmp_path: Path) -> None
     said = {fault["kind"]: fault["words"] for fault in found["faults"]}
     assert len(said) == 5
     observations = (out / "history").read_text()
-    # Beside load, no writer of the duel may be the owner for long enough to have a record acknowledged.
+    # On a busy machine, neither writer of the duel may own the log long enough to get an acknowledgement.
     for client in ('"poster-1","ack"', '"many-logs-2","ack"', '"tail-3","got"', '"duel-4",'):
         assert client in observations
 

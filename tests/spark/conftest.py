@@ -42,9 +42,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture(scope="module", autouse=True)
 def _end_clients() -> Iterator[None]:
-    """End the clients that a module leaves: their threads would look for its cluster beside later tests.
+    """Close the clients that a module leaves open.
 
-    A simulation in the same process finds their sockets and fails.
+    Otherwise their threads try to reach its cluster while later tests run, and a simulation in the same
+    process fails because of their real socket calls.
     """
     yield
     for client in spark_client._clients.values():

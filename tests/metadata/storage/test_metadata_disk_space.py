@@ -365,7 +365,7 @@ async def test_a_snapshot_that_there_is_no_room_for_is_an_alarm(autojump_clock: 
 async def test_a_failed_snapshot_that_is_not_needed_any_more_is_no_alarm(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two were written at once, an own one and that of the leader: one failed, and the other is newer."""
+    """The node's own snapshot failed while a newer one from the leader was installed."""
     spaces: list[MetadataDiskSpace] = []
     start = MetadataDiskSpace.start
 
